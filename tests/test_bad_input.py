@@ -38,14 +38,6 @@ def test_corpus(refused, tmp_path, name, content, complaints):
     assert (tmp_path / name).exists()
 
 
-def test_a_workdir_that_cannot_be_written(flags, tmp_path, capsys):
-    (tmp_path / "file").write_text("not a folder")
-    assert runs.call(*flags, f"--workdir={tmp_path / 'file' / 'run'}") == 2
-    error = capsys.readouterr().err
-    assert error.splitlines()[-1].startswith(f"error: workdir {tmp_path / 'file' / 'run'} cannot be written")
-    assert (tmp_path / "file").read_text() == "not a folder"
-
-
 def test_a_workdir_of_another_run_is_not_changed(flags, undisturbed, tmp_path, capsys):
     shutil.copytree(undisturbed, tmp_path / "run")
     changed = ["--config.seed=5", "--config.optimizer.learning_rate=0.5"]

@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from bertjax.cli import convert, predict
 from bertjax.config import export
 from bertjax.config.opening import SavedModel
 from bertjax.data import tokenizer
 from bertjax.interop import huggingface
-from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
 from tests.interop import models
 
@@ -262,14 +260,3 @@ def test_run(undisturbed, tmp_path, damage, line):
     folder = shutil.copytree(undisturbed, tmp_path / "run")
     damage(folder)
     _refuses(lambda: SavedModel(folder).export, line)
-
-
-@pytest.mark.parametrize("command", [predict, convert])
-def test_a_command_prints_the_line_and_writes_nothing(original, tmp_path, capsys, command):
-    folder = shutil.copytree(original / "export", tmp_path / "export")
-    _manifest("vocab_size", to=10**12)(folder)
-    flags = [str(folder), "a"] if command is predict else [f"--from={folder}", f"--to={tmp_path / 'hf'}"]
-    assert command_line.exit_code_of(lambda: command.main(flags)) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["export"]

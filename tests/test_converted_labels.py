@@ -8,7 +8,6 @@ from safetensors.numpy import load_file, save_file
 
 from bertjax.cli import convert, evaluate
 from bertjax.runtime import command_line
-from bertjax.runtime.errors import UserError
 from tests import labeled_files, runs
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
@@ -125,19 +124,6 @@ def test_columns_and_spellings_of_a_file(files, published, tmp_path, capsys, nam
         assert "records skipped: no label in 'gold'" in output
     pairs = evaluate.run(str(model), str(file), columns={"text": "premise", "pair": "hypothesis", "label": "gold"})
     assert pairs["eval"]["classification_loss"] != figures["eval"]["classification_loss"], "the second text is read"
-
-
-@pytest.mark.parametrize(
-    "columns, complaint",
-    [
-        ({"text": "nothing"}, "has no field 'nothing', it has 'sentence', 'label'"),
-        ({"tag": 3}, "--tag=3 has no effect on a model of examples.kind=labeled_text; remove it"),
-        ({"label": "sentence"}, "which the training file lacks"),
-    ],
-)
-def test_columns_that_are_refused(files, published, columns, complaint):
-    with pytest.raises(UserError, match=complaint):
-        evaluate.run(str(published[1]), str(files / "dev.jsonl"), columns=columns)
 
 
 def test_the_flags_of_the_command(files, published, tmp_path, capsys):

@@ -3,19 +3,13 @@
 import json
 import shutil
 
-import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from bertjax.cli import convert, evaluate, train
+from bertjax.cli import evaluate, train
 from bertjax.config import config_file, export
 from bertjax.data import tokenizer
-from bertjax.data.batch import Draw, place
-from bertjax.data.examples import Vocabulary
-from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.labeled.texts import LabeledText
-from bertjax.objectives.finetuning.classification import Classification
-from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
 from tests import labeled_files, runs
 
@@ -89,6 +83,7 @@ def test_every_loss_against_the_teacher_falls(finished):
     assert {f"{name}_loss" for name in LOSSES} | {"agreement", "accuracy"} <= summary["eval"].keys()
 
 
+@pytest.mark.slow
 def test_the_student_stands_alone(files, finished, tmp_path, monkeypatch):
     """Its export has no projection, and is scored where its teacher is not."""
     monkeypatch.chdir(files[2].parent)  # an export holds the names of its files, not their folders
@@ -119,24 +114,6 @@ def test_a_stopped_student_resumes_with_the_same_teacher_only(files, finished, t
     save_file(weights, moved / "model.safetensors")
     assert runs.call(*flags, f"--workdir={tmp_path / 'run'}") == 0
     assert runs.weights(tmp_path / "run") == runs.weights(finished)
-
-
-def test_unlabeled_texts_have_a_weight_for_the_teacher_only(files, tmp_path):
-    folder = files[2].parent
-    more = tmp_path / "more.jsonl"
-    more.write_text('{"sentence": "abc bad", "label": "read by nobody"}\n')
-    for unlabeled, count in ((folder / "more.txt", 40), (more, 1)):
-        files_of = LabeledText(train=str(folder / "train.jsonl"), heldout=str(files[2]), unlabeled=str(unlabeled))
-        source = LabeledSource(files_of, export.read_tokenizer(files[0]))
-        assert source.classes == ("no", "yes") and source.unigram_counts("train").sum() == 160
-        examples = source.examples("train", 32, source.classes)
-        indices = np.arange(158, 160 + count)
-        placed = place(examples.take(indices), np.arange(len(indices))[:, None], 32, Vocabulary.of(source.tokenizer))
-        objective = Classification(classes=source.classes, class_weights=(2.0, 0.5))
-        features = objective.features(placed, Draw(0, np.zeros(len(indices), np.int64)))
-        assert features["weights_BN"].tolist() == [[1.0], [1.0], *[[0.0]] * count]
-        assert features["soft_weights_BN"].sum() == 2 + count
-        assert not features["class_weights_BN"][2:].any() and features["class_weights_BN"][:2].all()
 
 
 @pytest.mark.parametrize(
@@ -234,37 +211,3 @@ def test_layers_of_a_student_replace_those_of_its_teacher(files, tmp_path, monke
     figures = evaluate.run(str(tmp_path / "alone"), corpus=str(files[2]))
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert figures["eval"]["accuracy"] == pytest.approx(summary["eval"]["accuracy"])
-
-
-@pytest.mark.slow
-def test_a_bilstm_learns_from_the_logits_of_a_transformer(files, tmp_path, capsys, monkeypatch):
-    """It starts from random weights, opens again, and is refused where attention is needed."""
-    teacher, flags, dev = files
-    new = [flag for flag in flags if "init_from" not in flag]
-    new += [f"--config.data.tokenizer.model={teacher / 'tokenizer'}", "--config.init_layers=[]"]
-    new += ["--config.model.preset=bilstm", "--config.model.max_positions=32", "--config.optimizer.learning_rate=1e-2"]
-    losses = f"{OBJECTIVE}.losses"
-    logits = [f"{losses}={{'logits': {{'kind': 'logits', 'compare': 'mse'}}}}"]
-    run = tmp_path / "run"
-    assert runs.call(*new, *logits, f"--workdir={run}") == 0
-    output = capsys.readouterr().out
-    assert "attention:" not in output
-    assert "bertjax report " in output and "bertjax convert " not in output  # neither transformers nor ONNX has it
-    values = [record["train/logits_loss"] for record in runs.records(run / "metrics.jsonl")]
-    assert sum(values[-5:]) < 0.5 * sum(values[:5])
-    monkeypatch.chdir(dev.parent)
-    figures = evaluate.run(str(run / "export"), corpus=str(dev))
-    summary = json.loads((run / "summary.json").read_text())
-    assert figures["eval"]["accuracy"] == pytest.approx(summary["eval"]["accuracy"])
-    assert not (run / "export" / "hf").exists()
-    for arguments, complaint in (
-        ([f"{losses}={{'a': {{'kind': 'attention'}}}}"], "for teacher losses to read; use kind=logits or kind=hidden"),
-        (
-            [f"{losses}={{'a': {{'kind': 'hidden', 'on': 'summaries'}}}}"],
-            "sees its example from one side only, so that the teacher loss 'hidden'",
-        ),
-    ):
-        assert runs.call(*new, *arguments, f"--workdir={tmp_path / 'refused'}") == 2
-        assert complaint in capsys.readouterr().err
-    assert command_line.exit_code_of(lambda: convert.main([f"--from={run / 'export'}", "--to=hf"])) == 2
-    assert "converts neither to transformers nor to ONNX" in capsys.readouterr().err

@@ -2,23 +2,18 @@
 
 import dataclasses
 import json
-import math
 import os
-import re
 import shutil
 
 import pytest
 from etils import epath
 from safetensors.numpy import load_file
 
-import bertjax
 from bertjax.cli import evaluate
 from bertjax.config.opening import SavedModel
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
 from bertjax.training.results.scores import read_scores
-from bertjax.training.results.seeds import better_checkpoint
-from bertjax.training.run.workdir import Workdir
 from tests import labeled_files, runs
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
@@ -73,27 +68,6 @@ def test_it_learns_and_writes_predictions(finished):
     assert sorted(record["sentence"] for record in predictions) == sorted(
         record["sentence"] for record in labeled_files.sentences(40, seed=1)
     )
-
-
-def test_a_kept_checkpoint_with_a_better_score_is_named(finished):
-    """As if the last step scored lower than it did."""
-    line = better_checkpoint(Workdir.at(finished), SavedModel(finished).config, {"accuracy": -1.0})
-    assert re.fullmatch(rf"{finished}@\d+ has accuracy \d.\d+; the export is the last step, with -1.0000", line)
-
-
-def test_a_checkpoint_opens_without_the_metrics_of_its_run(finished, tmp_path):
-    """They are read for tuned settings only: here the temperature, without which probabilities are the model's own."""
-    [sure] = bertjax.predictor(finished / "export").predict(["abc good cab"])
-    shutil.copytree(finished, tmp_path / "run")
-    assert bertjax.predictor(tmp_path / "run").predict(["abc good cab"]) == [sure]
-    (tmp_path / "run" / "metrics.jsonl").unlink()
-    [own] = bertjax.predictor(tmp_path / "run").predict(["abc good cab"])
-    temperature = json.loads((finished / "summary.json").read_text())["eval"]["temperature"]
-    log_odds = [math.log(each["probabilities"]["yes"] / each["probabilities"]["no"]) for each in (own, sure)]
-    assert log_odds[1] * temperature == pytest.approx(log_odds[0], rel=1e-2)
-    (tmp_path / "run" / "metrics.jsonl").write_text("damaged\n{}\n")
-    with pytest.raises(UserError, match="metrics.jsonl:1 is damaged"):
-        bertjax.predictor(tmp_path / "run")
 
 
 def test_evaluate_prints_the_scores_of_each_class(finished, capsys):
@@ -170,14 +144,6 @@ def test_bad_input(finetune, tmp_path, capsys, more, complaint):
     assert runs.call(*finetune, *more, f"--workdir={tmp_path}") == 2
     output = capsys.readouterr().err
     assert output.count("\n") == 1 and complaint in output, output
-
-
-def test_a_file_with_one_label_is_refused(finetune, tmp_path, capsys):
-    path = tmp_path / "one.jsonl"
-    path.write_text("".join(json.dumps({"sentence": f"bad {i}", "label": "yes"}) + "\n" for i in range(9)))
-    files = [f"--config.tasks.good.examples.{split}={path}" for split in ("train", "heldout")]
-    assert runs.call(*finetune, *files, f"--workdir={tmp_path / 'run'}") == 2
-    assert "one.jsonl has one label only, 'yes', so there is nothing to learn" in capsys.readouterr().err
 
 
 def test_the_model_card_names_the_training_file(finished):
@@ -271,10 +237,3 @@ def test_the_export_is_scored_as_the_run_scored_it(finished, tmp_path, capsys, m
     capsys.readouterr()
     assert command_line.exit_code_of(lambda: evaluate.main([str(glue), "--suite=glue", "--json"])) == 0
     assert json.loads(capsys.readouterr().out)["RTE"]["mean"] == pytest.approx(100 * figures["eval"]["accuracy"])
-
-
-def test_a_fine_tuned_model_predicts(finished):
-    texts = ["abc good cab", "jade bad fed"]
-    answers = bertjax.predictor(finished / "export").predict(texts)
-    assert [answer["sentence"] for answer in answers] == texts
-    assert [answer["prediction"] for answer in answers] == ["yes", "no"]

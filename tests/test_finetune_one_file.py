@@ -11,9 +11,7 @@ import bertjax
 from bertjax.analysis import run_report
 from bertjax.analysis.page import page
 from bertjax.cli import evaluate
-from bertjax.config.config import from_dict
 from bertjax.config.opening import SavedModel
-from bertjax.runtime.errors import UserError
 from bertjax.training.run.workdir import Workdir
 from tests import labeled_files, runs
 
@@ -111,19 +109,6 @@ def test_scoring_trained_records_is_warned_of(finished, command, tmp_path, capsy
     assert warning not in capsys.readouterr().err
 
 
-def test_scoring_a_file_with_other_columns_names_the_flag(finished, tmp_path, capsys):
-    path = tmp_path / "new.csv"
-    path.write_text("Nr;Botschaft;Urteil\n1;abc good;Lob\n2;abc jade;\n")
-    complaint = "has no column 'Nachricht'; it has 'Nr', 'Botschaft', 'Urteil'; name the column with --text=COLUMN$"
-    with pytest.raises(UserError, match=complaint):
-        evaluate.run(str(finished[0]), str(path))
-    path.write_text("Nachricht;Urteil\nabc good;Lob\nabc jade;\n;Lob\n")
-    capsys.readouterr()
-    with pytest.raises(UserError, match=":4 has no text in 'Nachricht'; fill it in or leave the row out$"):
-        evaluate.run(str(finished[0]), str(path))
-    assert "1 of 3 records skipped: no label in 'Urteil' (empty or -)\n" in capsys.readouterr().err
-
-
 def test_a_changed_file_does_not_resume_with_another_split(finished, command, capsys):
     workdir, _ = finished
     flags, path = command
@@ -190,24 +175,12 @@ def test_suspect_labels_and_the_page_of_the_run(finished):
     assert "</svg>" in page("run", [section])
 
 
-def test_without_a_file_to_hold_out_the_error_says_how(command, tmp_path, capsys):
-    assert runs.call(*command[0], f"{EXAMPLES}.heldout=", f"--workdir={tmp_path / 'run'}") == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert "examples.heldout is empty" in error and "or hold out a share of the first: examples.heldout=0.2" in error
-
-
 def test_a_file_with_one_text_leaves_nothing_to_hold_out(command, tmp_path, capsys):
     path = tmp_path / "one.csv"
     path.write_text("text,label\n" + "abc good,yes\n" * 3 + "abc good,no\n" * 3)
     assert runs.call(*command[0], f"{EXAMPLES}.train={path}", f"--workdir={tmp_path / 'run'}") == 2
     assert "leaves no held-out record, as all of its 6 records have one text" in capsys.readouterr().err
     assert Workdir.at(tmp_path / "run").config.exists() is False
-
-
-def test_a_number_that_is_no_share_is_refused():
-    task = {"objective": {"kind": "classification"}, "examples": {"kind": "labeled_text", "heldout": 2}}
-    with pytest.raises(UserError, match="examples.heldout=2.0 must be a file, or a share between 0 and 1"):
-        from_dict({"tasks": {"a": task}})
 
 
 @pytest.mark.slow

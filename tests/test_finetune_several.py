@@ -2,17 +2,14 @@
 
 import json
 
-import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 import bertjax
 from bertjax.cli import evaluate, predict
-from bertjax.config import config_file
 from bertjax.config.opening import SavedModel
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
-from bertjax.training.resolve import open_feeds
 from tests import labeled_files, runs
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
@@ -63,12 +60,7 @@ def finished(finetune, tmp_path_factory):
     return workdir
 
 
-def loaded(finetune, variant: str = "", *overrides: str):
-    """The configuration, as the command line reads it."""
-    path, *own = [flag.removeprefix("--config").lstrip("=.") for flag in finetune]
-    return config_file.load(f"{path}:{variant}" if variant else path, [*own, *overrides])
-
-
+@pytest.mark.slow
 def test_every_task_is_learned_with_a_head_of_its_own(finished):
     summary = json.loads((finished / "summary.json").read_text())
     scores, baselines = summary["eval"], summary["baseline"]
@@ -85,43 +77,11 @@ def test_every_task_is_learned_with_a_head_of_its_own(finished):
     assert len(runs.records(finished / "predictions" / "good-seen.jsonl")) == 160
 
 
-def test_tasks_take_turns_in_proportion_to_their_rows(finetune, finished):
-    feeds = open_feeds(loaded(finetune))
-    rows = {task: feeds.train[task, 32].sources[0].plans[0].counts.rows for task in feeds.config.tasks}
-    assert {task: settings.weight for task, settings in feeds.config.tasks.items()} == rows
-    assert rows["good"] > 1.8 * rows["third"]
-    (stage,) = feeds.config.stages
-    assert stage.steps == -(-5 * sum(rows.values()) // stage.batch)
-    turns = [name for r in runs.records(finished / "metrics.jsonl") for name in rows if f"train/{name}/" in str(r)]
-    for task, count in rows.items():
-        assert turns.count(task) == pytest.approx(stage.steps * count / sum(rows.values()), abs=1.5)
-
-
 @pytest.mark.slow
 def test_stopped_and_resumed_is_equal_bit_for_bit(finetune, finished, tmp_path):
     runs.train_here(finetune, tmp_path, lambda step: True if step == 25 else None)
     assert runs.call(*finetune, f"--workdir={tmp_path}") == 0
     assert runs.weights(tmp_path) == runs.weights(finished)
-
-
-@pytest.mark.slow
-def test_one_task_is_trained_as_it_is_alone(finetune, tmp_path):
-    """The heads of tasks that have no turn change nothing."""
-    stage = {"seq_len": 32, "batch": 4}
-    stages = {
-        "good": [stage | {"steps": 8}],
-        "good+third": [stage | {"steps": 6, "tasks": ["good"]}, stage | {"steps": 2, "tasks": ["third"]}],
-    }
-    losses = {}
-    for variant, settings in stages.items():
-        flags = [f"{finetune[0]}:{variant}", finetune[1], f"--config.stages={settings}"]
-        assert runs.call(*flags, f"--workdir={tmp_path / variant}") == 0
-        records = runs.records(tmp_path / variant / "metrics.jsonl")
-        losses[variant] = [
-            v for r in records for k, v in r.items() if k.endswith("classification_loss") and "train" in k
-        ]
-    assert len(losses["good"]) == 8
-    np.testing.assert_allclose(losses["good+third"][:6], losses["good"][:6], rtol=1e-6)
 
 
 def test_predict_has_one_task(finished, tmp_path, capsys):

@@ -9,7 +9,6 @@ import pytest
 
 import bertjax
 from bertjax.cli import evaluate, predict
-from bertjax.config.config_file import load
 from bertjax.config.opening import SavedModel
 from bertjax.inference.ensemble import Ensemble
 from bertjax.runtime import command_line
@@ -121,17 +120,6 @@ def test_files_of_a_tagger(tagger, tmp_path, capsys):
     assert "--tag=0 names a column of a labeled file; add --corpus=FILE" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_parts_of_speech_are_learned(tmp_path):
-    files = [labeled_files.conllu(tmp_path / f"{name}.conllu", 120, seed) for seed, name in enumerate(("train", "dev"))]
-    assert finetune("tags.py:smoke", "tags", *files, tmp_path / "run") == 0
-    figures = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert "f1" not in figures["eval"]  # parts of speech are not entities
-    assert figures["eval"]["token_accuracy"] > figures["baseline"]["majority_accuracy"] + 0.2
-    answer = runs.records(tmp_path / "run" / "predictions" / "heldout.jsonl")[0]
-    assert len(answer["words"]) == len(answer["tags"]) == len(answer["prediction"])
-
-
 @pytest.mark.parametrize(
     "recipe, impossible", [pytest.param("qa.py:smoke", False, marks=pytest.mark.slow), ("qa.py:v2-smoke", True)]
 )
@@ -206,31 +194,3 @@ def test_questions_with_bad_answers_are_counted_in_the_output(tmp_path, capsys):
     output = capsys.readouterr().err
     assert "train.json: 3 of 24 records skipped" in output and "dev.json: 2 of 24 records skipped" in output
     assert len(runs.records(tmp_path / "run" / "predictions" / "heldout.jsonl")) == 22
-
-
-def test_bad_input_is_one_line(tmp_path, capsys):
-    train, dev = labeled_files.conll(tmp_path / "train.txt", 20), tmp_path / "dev.txt"
-    dev.write_text("ada X B-PER\njed X B-ORG\n")
-    assert finetune("ner.py:smoke", "ner", train, dev, tmp_path / "run") == 2
-    output = capsys.readouterr().err
-    assert output.count("\n") == 1 and "word 2 ('jed') has the tag 'B-ORG', which the training file lacks" in output
-
-
-@pytest.mark.parametrize(
-    "recipe, steps_rows_rate",
-    [
-        ("ner.py", (3.0, 128, 32, 5e-5)),
-        ("tags.py", (3.0, 128, 32, 5e-5)),
-        ("qa.py", (3.0, 384, 32, 5e-5)),
-        ("qa.py:v2", (2.0, 384, 48, 5e-5)),
-    ],
-)
-def test_the_settings_are_those_of_the_paper(recipe, steps_rows_rate):
-    path, _, variant = recipe.partition(":")
-    smoke = f"{path}:{'-'.join(filter(None, (variant, 'smoke')))}"
-    config, small = (load(f"{CONFIGS / name}", ["model.preset=base"]) for name in (recipe, smoke))
-    (stage,) = config.stages
-    assert (stage.epochs, stage.seq_len, stage.examples, config.optimizer.learning_rate) == steps_rows_rate
-    assert config.optimizer.warmup_share == 0.1 and config.optimizer.kind == "adamw"
-    assert small.stages[0].epochs == stage.epochs and small.task.objective == config.task.objective
-    assert f"--config=configs/finetune/{recipe} --config.init_from=EXPORT" in (CONFIGS / path).read_text()

@@ -3,35 +3,14 @@
 from pathlib import Path
 
 import pytest
-from flax.traverse_util import flatten_dict
 
 from bertjax.config.config_file import load
-from bertjax.interop import families
-from bertjax.objectives.finetuning.classification import Classification
-from bertjax.runtime.errors import UserError
-from tests import batches
 
 GLUE = Path(__file__).parents[1] / "configs" / "finetune" / "glue.py"
-STYLED = {
-    "roberta": ("MNLI", "QNLI", "QQP", "RTE", "SST-2", "MRPC", "CoLA", "STS-B"),
-    "albert": ("CoLA", "STS-B", "SST-2", "MNLI", "QNLI", "QQP", "RTE", "MRPC", "WNLI"),
-    "electra": ("CoLA", "STS-B", "SST-2", "MNLI", "QNLI", "QQP", "RTE", "MRPC", "WNLI"),
-    "electra_large": ("RTE", "MRPC"),
-    "xlnet": ("MNLI", "STS-B"),
-    "lora": ("MNLI", "QNLI", "QQP", "RTE", "MRPC", "STS-B"),
-}
 
 
 def settings(variant: str):
     return load(f"{GLUE}:{variant}", ["model.preset=base"])
-
-
-@pytest.mark.parametrize("style, tasks", STYLED.items(), ids=STYLED)
-def test_a_style_changes_neither_task_nor_data(style, tasks):
-    for task in tasks:
-        plain, styled = settings(task), settings(f"{task}-{style}")
-        assert styled.tasks == plain.tasks and styled.stages[0].seq_len == plain.stages[0].seq_len
-        assert styled.optimizer != plain.optimizer
 
 
 def test_settings_are_those_of_the_sources():
@@ -70,27 +49,3 @@ def test_settings_are_those_of_the_sources():
     assert (mnli.stages[0].steps, mnli.stages[0].examples, mnli.optimizer.layer_decay) == (10_000, 128, 1.0)
     lora = settings("MRPC-lora")
     assert (lora.lora.rank, lora.lora.alpha, lora.stages[0].epochs, lora.stages[0].examples) == (8, 16.0, 30, 128)
-
-
-@pytest.mark.parametrize("variant", ["", ":base", ":large", ":smoke"])
-def test_transformers_holds_classifiers_of_every_electra(variant):
-    """The activation of their pooler is that of the class of ELECTRA, which fine-tuning keeps."""
-    recipe = load(f"{GLUE.parents[1] / 'electra_small.py'}{variant}", [])
-    model = recipe.model
-    width, activation = model.embeddings.width and 8, model.pooler_activation
-    encoder = batches.ENCODER.replace({"embeddings.width": width, "pooler_activation": activation})
-    flat = flatten_dict(batches.param_shapes(Classification(classes=("a", "b")), encoder), sep="/")
-    assert families.of_model(encoder, flat, pad_id=0).title == "ELECTRA"
-
-
-@pytest.mark.parametrize(
-    "variant, message",
-    [
-        ("RTE-xlnet", "RTE-xlnet has no published settings; choose a task among MNLI, STS-B"),
-        ("MNL", "name a task: CoLA, SST-2, "),
-        ("MNL-roberta", "name a task: CoLA, SST-2, "),
-    ],
-)
-def test_other_variants_are_refused(variant, message):
-    with pytest.raises(UserError, match=message):
-        settings(variant)

@@ -9,10 +9,7 @@ import pytest
 
 from bertjax.config.config import Config, to_dict
 from bertjax.config.config_file import load
-from bertjax.models.bert import BertBlock, BertEmbeddings
 from bertjax.models.presets import PRESETS
-from bertjax.objectives.pretraining.sentence_pairs import BERT
-from bertjax.runtime.errors import UserError
 from bertjax.training.run.workdir import Workdir, read_jsonl
 from tests import frozen, runs
 from tests.object_store import ObjectStore
@@ -141,18 +138,6 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "segments"),
-    [
-        ("modernbert", ["model.embeddings.positions=learned", "stages.0.rotary_base=0"], 0),
-        ("ib_bert", ["model.embeddings.kind=bert"], 2),
-    ],
-)
-def test_a_flag_replaces_the_block_of_a_small_variant(name, changes, segments):
-    config = load(f"{CONFIGS / name}.py:smoke", ["model.block.kind=bert", *changes])
-    assert (config.model.block, config.model.embeddings) == (BertBlock(), BertEmbeddings(segments=segments))
-
-
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_settings_are_the_published_ones(name):
     assert_published(to_dict(load(f"{CONFIGS / name}.py")), PUBLISHED[name])
@@ -196,31 +181,6 @@ def test_mobilebert_has_the_architecture_and_the_settings_of_its_code(ib_bert):
         **{"tasks.transfer.objective.losses.states.factor": 100.0 * 512},
     }
     assert_published(to_dict(config), published)
-
-
-def test_a_teacher_of_mobilebert_whose_heads_do_not_fit_is_refused(ib_bert):
-    manifest = json.loads((ib_bert / "bertjax.json").read_text())
-    manifest["config"]["model"]["heads"] = 256
-    (ib_bert / "bertjax.json").write_text(json.dumps(manifest))
-    with pytest.raises(UserError, match="width=512 and heads=256, which do not divide a bottleneck of a quarter"):
-        load(f"{CONFIGS / 'mobilebert.py'}:{ib_bert}")
-
-
-def test_a_student_with_a_small_vocabulary_is_a_quarter_as_wide_as_its_teacher(tmp_path):
-    manifest = {"format_version": 1, "config": {"model": PRESETS["base"].architecture()}}
-    manifest |= {"vocab_size": 30_522, "numbers": {}}
-    (tmp_path / "bertjax.json").write_text(json.dumps(manifest))
-    config = load(f"{CONFIGS / 'small_vocabulary.py'}:{tmp_path}")
-    student = {"width": 192, "feedforward": 768}
-    assert config.model == dataclasses.replace(PRESETS["base"], **student)
-    assert config.data.tokenizer.vocab_size == 5000
-    load(f"{CONFIGS / 'small_vocabulary.py'}:{tmp_path}", ["model.width=96", "model.feedforward=384"])
-    alone = load(f"{CONFIGS / 'small_vocabulary.py'}:{tmp_path}", ["tasks.bert.objective={'kind': 'bert'}"])
-    assert alone.task.objective == BERT()
-    manifest["config"]["model"]["heads"] = 256
-    (tmp_path / "bertjax.json").write_text(json.dumps(manifest))
-    with pytest.raises(UserError, match="width=768 and heads=256, which do not divide a quarter of the width"):
-        load(f"{CONFIGS / 'small_vocabulary.py'}:{tmp_path}")
 
 
 def assert_published(settings: dict, published: dict) -> None:

@@ -14,7 +14,6 @@ from bertjax.config import export
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.tokenizer.mixed import MixedTokenizer
-from bertjax.runtime import command_line
 from tests import runs
 from tests.interop import models
 
@@ -61,22 +60,6 @@ def test_a_teacher_with_two_vocabularies(made, mixed):
         assert np.array_equal(more[:old], rows) and len(more) == size
     assert len(after.tokenizer.second_ids) == small.vocab_size
     assert bertjax.load(mixed).tokenizer == after.tokenizer
-
-
-@pytest.mark.parametrize(
-    "flags, complaint",
-    [
-        (["--share=0.5"], "--share=0.5 is that of a second vocabulary; name its tokenizer with --mix"),
-        (["--mix={}", "--pieces=a.txt"], "--pieces=a.txt and --mix="),
-        (["--mix={}", "--share=2"], "--share=2.0 must be a probability, from 0 to 1"),
-    ],
-)
-def test_flags_of_a_second_vocabulary_that_are_refused(made, flags, complaint, tmp_path, capsys):
-    flags = [flag.format(made[0] / "tokenizer") for flag in flags]
-    assert (
-        command_line.exit_code_of(lambda: extend.main([str(made[0] / "bert"), f"--to={tmp_path / 'new'}", *flags])) == 2
-    )
-    assert complaint in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -9,16 +9,13 @@ import jax
 import pytest
 import tenacity
 
-from bertjax.cli import status, train_results
+from bertjax.cli import train_results
 from bertjax.config.config import Config
 from bertjax.runtime import storage
 from bertjax.runtime.command_line import BAD_INPUT, FAILED, FINISHED, STOPPED
-from bertjax.runtime.errors import Unavailable
-from bertjax.training import start
 from bertjax.training.each import Summary
 from tests import runs
 from tests.faults import injection
-from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -30,31 +27,6 @@ def resumed(undisturbed, tmp_path):
     del heartbeat["exit_code"]
     (workdir / "heartbeat.json").write_text(json.dumps(heartbeat | {"state": "training", "time": 1.0, "started": 0.0}))
     return workdir
-
-
-def test_a_start_shows_that_it_lives_before_its_data_are_open(flags, resumed, monkeypatch):
-    """A launcher ends a run without signs of life, and a token store may be copied for an hour."""
-
-    def open_feeds(*_):
-        wait_until(lambda: json.loads((resumed / "heartbeat.json").read_text())["started"] > 0.0)
-        [status_now], _ = status.run([resumed])
-        assert status_now.state == "starting" and status_now.exit_code is None
-        raise Unavailable("the bucket does not answer")
-
-    monkeypatch.setattr(start, "open_feeds", open_feeds)
-    assert runs.call(*flags, f"--workdir={resumed}") == STOPPED
-    [after], _ = status.run([resumed])
-    assert (after.state, after.exit_code, after.failure) == ("stopped", STOPPED, "the bucket does not answer")
-    assert status.exit_code([after]) == STOPPED
-
-
-def test_a_refused_start_leaves_the_sign_of_life_of_the_one_before(flags, undisturbed, tmp_path):
-    workdir = tmp_path / "run"
-    shutil.copytree(undisturbed, workdir)
-    before = (workdir / "heartbeat.json").read_bytes(), (workdir / "elapsed.json").read_bytes()
-    assert runs.call(*flags, "--config.stages.0.batch=10", f"--workdir={workdir}") == BAD_INPUT
-    assert ((workdir / "heartbeat.json").read_bytes(), (workdir / "elapsed.json").read_bytes()) == before
-    assert status.run([workdir])[0][0].state == "finished"
 
 
 @pytest.mark.parametrize(

@@ -6,28 +6,13 @@ import numpy as np
 import pytest
 
 from benchmarks import train_step
-from benchmarks.arms import ours, products, without
+from benchmarks.arms import ours, without
 from benchmarks.arms.setting import Setting
-from bertjax.config import config_file
 from bertjax.models import kernels
-from bertjax.training import stage_flops
-from bertjax.training.program import Program
-from bertjax.training.shapes import batch_shapes
 
 SMALL = Setting(
     layers=1, width=16, heads=2, feedforward=32, max_positions=16, vocab_size=100, batch=4, seq_len=16, predicted=4
 )
-
-
-def test_the_share_is_that_of_the_step_of_the_front_door():
-    config, setting = config_file.load("configs/tiny.py"), train_step.FRONT_DOOR
-    shapes = batch_shapes(config.task_at(0, "bert"), setting.vocab_size, setting.seq_len, setting.batch)
-    assert {name: leaf.shape for name, leaf in shapes.items()} == {
-        name: array.shape for name, array in ours.batch(setting).items()
-    }
-    encoder = config.encoder(setting.vocab_size, "cpu")
-    assert ours.encoder(setting, encoder.execution.unroll) == dataclasses.replace(encoder, init_stddev=0.02)
-    assert products.flops_of(setting) == stage_flops.per_step(Program(config, setting.vocab_size), 0)
 
 
 @pytest.mark.slow

@@ -64,13 +64,6 @@ def test_one_sigterm_and_its_repetitions_are_one_request(stop, clock):
     assert stop()
 
 
-def test_a_terminal_that_closes_twice_asks_once(stop, clock):
-    send(signal.SIGHUP)
-    assert stop()
-    clock.now += 60.0
-    send(signal.SIGHUP)
-
-
 def test_nohup_is_heeded():
     before = [signal.getsignal(signum) for signum in terminal.STOP_SIGNALS]
     try:
@@ -147,23 +140,6 @@ def test_a_stop_after_the_last_step_of_a_seed_starts_no_other(monkeypatch, tmp_p
     monkeypatch.setattr(train, "run", run)
     summary, spread = train.run_seeds(Config(), tmp_path, 3, should_stop=lambda: len(started) == 2)
     assert started == [0, 1] and not summary.finished and spread == {}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("step", [50, 100])
-def test_a_stop_skips_the_evaluation_and_the_next_start_makes_up_for_it(flags, undisturbed, tmp_path, step):
-    runs.train_here(flags, tmp_path, lambda edge: True if edge == step else None)
-    assert Checkpoints(train.Workdir.at(tmp_path).checkpoints).steps()[-1] == step
-    assert [record["step"] for record in runs.records(tmp_path / "samples.jsonl")] == [50][: step // 100]
-    assert json.loads((tmp_path / "heartbeat.json").read_text())["state"] == "stopped"
-    runs.train_here(flags, tmp_path, lambda edge: None)
-    assert runs.losses(tmp_path) == runs.losses(undisturbed)
-    assert runs.records(tmp_path / "samples.jsonl") == runs.records(undisturbed / "samples.jsonl")
-    evaluated = [
-        [record["step"] for record in runs.records(root / "metrics.jsonl") if "eval/heldout/mlm_loss" in record]
-        for root in (tmp_path, undisturbed)
-    ]
-    assert evaluated[0] == evaluated[1] == [50, 100]
 
 
 def stop_in_evaluation(flags, workdir, number: int) -> list[int]:

@@ -6,8 +6,6 @@ import json
 import re
 from pathlib import Path
 
-import hypothesis
-from hypothesis import strategies as st
 from rich.console import Console
 
 import bertjax
@@ -15,7 +13,6 @@ from bertjax.cli import compare, convert
 from bertjax.inference import minimal_pairs
 from bertjax.interop import card, huggingface
 from bertjax.interop.sentence_transformers import MODULES
-from bertjax.runtime.errors import json_text, printable, say
 from bertjax.training.results.classes import ClassReport
 from bertjax.training.run.tables import Table
 from tests.comparison import workdirs
@@ -28,25 +25,6 @@ _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _PACKAGE = Path(bertjax.__file__).parent
 # The commands that read files of others.
 _COMMANDS = "analyze augment compare compress convert evaluate extend merge predict probe push report status".split()
-
-
-@hypothesis.given(st.text())
-def test_no_text_has_control_characters_when_it_is_printed(text):
-    assert not _OBEYED.search(printable(text)) and "\n" not in printable(text)
-    escaped = json_text({text: [text]}, indent=2)
-    assert not _OBEYED.search(escaped) and json.loads(escaped) == {text: [text]}
-
-
-def test_numbers_that_are_not_finite_are_null():
-    """JSON has no NaN, and strict parsers refuse all of a text that has one."""
-    value = {"loss": float("nan"), "all": [1.5, float("inf"), (float("-inf"), 2)], "n": 3, "name": "NaN"}
-    written = json.loads(json_text(value), parse_constant=lambda name: name)
-    assert written == {"loss": None, "all": [1.5, None, [None, 2]], "n": 3, "name": "NaN"}
-
-
-def test_lines_and_tabs_stay(capsys):
-    say(f"a\tb\n{_ATTACK}")
-    assert capsys.readouterr().out == f"a\tb\n{_SHOWN}\n"
 
 
 def test_commands_print_by_one_function():

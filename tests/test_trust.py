@@ -25,13 +25,11 @@ from bertjax.cli import (
 )
 from bertjax.config import config_file, registry
 from bertjax.config.opening import SavedModel
-from bertjax.inference.predictor import Predictor
 from bertjax.objectives.distill.teacher import Teacher
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import Untrusted, UserError
 from bertjax.training.run.record import check_identity, read_record
 from bertjax.training.run.workdir import Workdir
-from tests import runs
 
 _WITNESS = "the module was imported"
 _EVIL = f"""
@@ -136,52 +134,12 @@ def test_what_needs_the_configuration_names_module_and_flag(downloaded, use, set
 
 
 @pytest.mark.parametrize("setting", ["objective", "examples"])
-def test_runs_are_compared_without_their_modules(downloaded, setting, tmp_path):
-    run = downloaded(setting)
-    comparison = compare.run([str(run)], out=tmp_path / "a.svg")
-    assert comparison.entries[0].runs[0].planned_steps > 0 and comparison.picture.exists()
-    assert "downloaded.evil" not in sys.modules and not (run / _WITNESS).exists()
-
-
-@pytest.mark.parametrize("setting", ["objective", "examples"])
 def test_a_command_ends_in_one_line(downloaded, capsys, setting):
     run = downloaded(setting)
     assert command_line.exit_code_of(lambda: evaluate.main([str(run)])) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: " + _LINE.format(setting=setting, name=setting.capitalize()))
     assert error.count("\n") == 1 and not (run / _WITNESS).exists()
-
-
-def test_examples_of_a_module_decide_what_predict_does_first(downloaded):
-    export = downloaded("examples") / "export"
-    with pytest.raises(Untrusted):
-        _ = bertjax.predictor(export).default
-    assert bertjax.predictor(export, trust_code=True).default == "fill"
-    assert "downloaded.evil" in sys.modules
-
-
-@pytest.mark.parametrize("setting", ["objective", "examples"])
-def test_with_trust_the_module_is_imported(downloaded, setting):
-    run = downloaded(setting)
-    config = SavedModel(run / "export", trust_code=True).config
-    assert type(getattr(config.task, setting)).__module__ == "downloaded.evil" and (run / _WITNESS).exists()
-    # It is imported now, so nothing runs when another file names it.
-    assert SavedModel(run).config.tasks == config.tasks
-
-
-def test_the_flag_is_that_of_the_commands(downloaded, capsys):
-    run = downloaded("examples")
-    assert predict.main([str(run / "export"), "Abc [MASK].", "--trust-code"]) == 0
-    assert (run / _WITNESS).exists() and json.loads(capsys.readouterr().out)["filled"]
-
-
-@pytest.mark.parametrize("body, error", [("raise KeyError('a\\nb')", "KeyError"), ("raise SystemExit", "SystemExit")])
-def test_a_module_that_fails_is_one_line(downloaded, body, error):
-    run = downloaded("objective")
-    (run / "evil.py").write_text(body)
-    message = f"^objective.kind='downloaded.evil:Objective' cannot be imported: .*evil.py:1: {error}"
-    with pytest.raises(UserError, match=message):
-        _ = SavedModel(run, trust_code=True).config
 
 
 def test_a_run_of_another_class_is_refused_for_its_settings(downloaded, undisturbed):
@@ -193,18 +151,6 @@ def test_a_run_of_another_class_is_refused_for_its_settings(downloaded, undistur
     ):
         check_identity(Workdir.at(run), record, longer=False)
     assert not (run / _WITNESS).exists()
-
-
-def test_a_resumed_run_imports_what_its_own_command_line_names(downloaded):
-    run = downloaded("objective")
-    task = json.loads((run / "config.json").read_text())["config"]["tasks"]
-    [name] = task
-    config_file.load(str(runs.CONFIG), [f"tasks.{name}.objective.kind=downloaded.evil:Objective"])
-    assert type(read_record(Workdir.at(run)).config.task.objective).__module__ == "downloaded.evil"
-
-
-def test_a_predictor_needs_no_trust_for_classes_of_bertjax(undisturbed):
-    assert Predictor(SavedModel(undisturbed / "export").export).default == "fill"
 
 
 def test_the_error_names_the_commands_that_have_the_flag(capsys):

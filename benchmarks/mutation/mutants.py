@@ -25,7 +25,7 @@ class Mutant(NamedTuple):
 
 _STEP, _RELATIVE = "training/test_step.py", "models/test_relative.py"
 _SHARDING, _STRATEGY = "training/parallel/test_sharding.py", "training/parallel/strategy.py"
-_PACKING, _ORDER, _MASKING = "data/test_packing.py", "data/test_order.py", "data/test_masking.py"
+_PACKING, _ORDER, _MASKING = "data/test_order.py", "data/test_order.py", "data/test_masking.py"
 _OPTIMIZER, _SCHEDULES = "training/test_optimizer.py", "training/test_schedules.py"
 _CHECKPOINT = "training/run/test_checkpoint.py"
 _NAMES = "interop/test_families.py"
@@ -173,9 +173,9 @@ CORE = [
         "data/random.py",
         "while len(outside := np.flatnonzero(places >= size)):",
         "while len(outside := np.flatnonzero(places > size)):",
-        "data/test_random.py",
+        "data/test_order.py",
     ),
-    Mutant("data/random.py", "left, right = right, left ^", "left, right = left, right ^", "data/test_random.py"),
+    Mutant("data/random.py", "left, right = right, left ^", "left, right = left, right ^", "data/test_order.py"),
     Mutant("data/order.py", 'side="right") - 1', 'side="left") - 1', _ORDER),
     Mutant("data/order.py", "rounds * len(self.plans) + plans", "rounds + plans", _ORDER),
     Mutant("data/order.py", "np.argsort((nth + 0.5) / turns[owners]", "np.argsort(nth / turns[owners]", _ORDER),
@@ -337,13 +337,13 @@ RELIABILITY = [
         "runtime/untrusted.py",
         "for _ in range(_DEEPEST):",
         "for _ in range(10 * _DEEPEST):",
-        "runtime/test_untrusted.py",
+        "runtime/test_storage.py",
     ),
     Mutant(
         "config/private_paths.py",
         'return name if is_public else name.rstrip("/").rpartition("/")[2]',
         "return name",
-        "config/test_private_paths.py",
+        "config/test_load.py",
     ),
     # Versions and status.
     Mutant(

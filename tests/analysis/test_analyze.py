@@ -1,13 +1,10 @@
 """The command: a folder of numbers, arrays, figures and one page; bad input ends in one line and writes nothing."""
 
 import json
-import xml.etree.ElementTree as ElementTree
 
-import numpy as np
 import pytest
 
 from bertjax import analysis
-from bertjax.analysis import results
 from bertjax.analysis.part import Figure, Result
 from bertjax.analysis.parts.targets import Targets
 from bertjax.cli import analyze
@@ -19,31 +16,6 @@ from tests.analysis.conftest import MODEL, make
 
 def call(*arguments: str) -> int:
     return command_line.exit_code_of(lambda: analyze.main(["--platform=cpu", *map(str, arguments)]))
-
-
-def test_the_folder_of_an_analysis_is_replaced_as_a_whole(models, tmp_path, capsys, monkeypatch):
-    out = tmp_path / "deep" / "report"
-    arguments = [models["finetuned"], f"--labeled={models['labeled']}", f"--out={out}", "--parts=patterns"]
-    assert call(*arguments, "--examples=4") == 0
-    assert f"open it: xdg-open {out / 'report.html'}" in capsys.readouterr().out
-    numbers = json.loads((out / "analysis.json").read_text())
-    assert [model["label"] for model in numbers["models"]] == ["finetuned"]
-    assert numbers["parts"]["patterns"]["finetuned"]["dev.tsv"]["examples"] == 4
-    with np.load(out / "analysis.npz") as arrays:
-        assert arrays["patterns/finetuned/dev.tsv/shares"].shape == (5, 3, 4)
-    assert {path.stem for path in (out / "figures").iterdir()} == {"patterns-shares", "patterns-heads-1"}
-    ElementTree.parse(out / "figures" / "patterns-shares.svg")
-    page = (out / "report.html").read_text()
-    assert "Self-attention patterns" in page and "finetuned" in page
-
-    (out / "stale.txt").write_text("of the analysis before")
-    monkeypatch.setattr(results, "page", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    assert call(*arguments, "--examples=3") != 0
-    assert (out / "report.html").read_text() == page and (out / "stale.txt").exists()
-    monkeypatch.setattr(results, "page", lambda *_: "a page")
-    assert call(*arguments, "--examples=3") == 0
-    assert (out / "report.html").read_text() == "a page" and not (out / "stale.txt").exists()
-    assert [path.name for path in out.parent.iterdir()] == ["report"], "drafts are left"
 
 
 @pytest.mark.parametrize(
@@ -95,13 +67,6 @@ def test_a_part_that_fails_loses_no_other(models, tmp_path, capsys, monkeypatch,
     with pytest.raises(MemoryError):  # a bug that leaves nothing to write keeps its traceback
         analyze.run([str(models["pretrained"])], texts=["A king."], parts=["targets"], out=tmp_path / "other")
     assert not (tmp_path / "other").exists()
-
-
-def test_another_folder_is_not_replaced(models, tmp_path, capsys):
-    (tmp_path / "thesis.tex").write_text("years of work")
-    assert call(models["pretrained"], f"--out={tmp_path}", "--parts=patterns") == 2
-    assert "is not the folder of an analysis" in capsys.readouterr().err
-    assert (tmp_path / "thesis.tex").exists()
 
 
 @pytest.mark.parametrize("place", [".", "link"])

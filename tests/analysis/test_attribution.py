@@ -11,7 +11,6 @@ import pytest
 from scipy import linalg
 
 from bertjax.analysis import attribution, effective_attention
-from bertjax.analysis.subject import captured
 from bertjax.models import replacing
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.mobilebert import MobileBertBlock, MobileBertEmbeddings
@@ -76,38 +75,6 @@ def test_rollout_is_that_of_a_loop_over_layers_tokens_and_heads():
     np.testing.assert_allclose(shares.sum(axis=1), 1.0)
 
 
-def test_a_linear_model_has_its_weights_times_the_inputs_in_one_panel():
-    rng = np.random.default_rng(0)
-    inputs_BTE, baseline_BTE, weights_TE = (rng.normal(size=s).astype(np.float32) for s in ((2, 6, 4),) * 2 + ((6, 4),))
-    examples_BT = np.array([[1, 1, 1, 2, 2, 0], [1] * 6])
-
-    def predict(x_BTE, weights_TE):
-        products_BT = jnp.sum(x_BTE * weights_TE, axis=-1)
-        return jnp.stack([jnp.sum(products_BT * (examples_BT == n), axis=1) for n in (1, 2)], axis=1)
-
-    result = attribution.integrated_gradients(predict, inputs_BTE, baseline_BTE, examples_BT, 2, weights_TE)
-    expected_BT = np.sum((inputs_BTE - baseline_BTE) * weights_TE, axis=-1) * (examples_BT > 0)
-    np.testing.assert_allclose(result.tokens_BT, expected_BT, atol=1e-5)
-    assert result.panels == 1 and result.is_complete and result.gap_BN.max() < 1e-5
-
-
-def test_panels_are_halved_until_the_sum_is_the_difference_and_a_jump_is_reported():
-    inputs_BTE, baseline_BTE, examples_BT = np.ones((1, 1, 1)), np.zeros((1, 1, 1)), np.ones((1, 1), int)
-
-    def steep(x_BTE):  # rises from 0 to 1 at 0.3, within a thousandth of the line
-        return jax.nn.sigmoid((x_BTE.sum(axis=(1, 2)) - 0.3) * 500.0)[:, None]
-
-    result = attribution.integrated_gradients(steep, inputs_BTE, baseline_BTE, examples_BT, 1)
-    assert result.panels > 1 and result.is_complete
-
-    def jump(x_BTE):
-        return jnp.where(x_BTE.sum(axis=(1, 2)) > 0.3, 1.0, 0.0)[:, None]
-
-    result = attribution.integrated_gradients(jump, inputs_BTE, baseline_BTE, examples_BT, 1)
-    assert result.panels == attribution.PANELS and not result.is_complete
-    np.testing.assert_allclose(result.gap_BN, 1.0)
-
-
 def predicted(inputs_BTE, params, batch):
     """The log-probability of class 1 of each example; 0 for an empty slot."""
     with replacing.with_embeddings(inputs_BTE):
@@ -147,27 +114,6 @@ def test_attributions_of_packed_examples_are_complete_and_independent():
 
 ALBERT = {"sharing": "all", "embeddings": BertEmbeddings(8)}
 MOBILE = {"embeddings": MobileBertEmbeddings(8), "block": MobileBertBlock(inner_width=8)}
-
-
-@pytest.mark.parametrize(
-    "function, settings", [(masked_lm, {}), (masked_lm, ALBERT), (classes, ALBERT), (classes, batches.ROTARY)]
-)
-def test_heads_on_the_states_of_the_last_layer_predict_what_the_model_predicts(function, settings):
-    config = dataclasses.replace(CONFIG, **settings)
-    model, params = MODEL.clone(config=config), params_of(config)
-
-    @jax.jit
-    def by_layer(params):
-        hidden_LBTD = captured(config, params, BATCH, ("hidden",))["hidden"]
-        with replacing.with_hidden(hidden_LBTD[-1]):
-            last = model.apply({"params": params}, BATCH, method=function)
-        with replacing.with_hidden(hidden_LBTD[0]):
-            first = model.apply({"params": params}, BATCH, method=function)
-        return first, last, model.apply({"params": params}, BATCH, method=function)
-
-    first, last, own = by_layer(params)
-    np.testing.assert_allclose(last, own, atol=1e-5)
-    assert np.abs(first - own)[own > -1e30].max() > 5e-3
 
 
 @pytest.mark.slow
@@ -223,23 +169,6 @@ def removed(attention_TT: np.ndarray, matrix_TD: np.ndarray) -> np.ndarray:
     return attention_TT - attention_TT @ null_TK @ null_TK.T
 
 
-@pytest.mark.parametrize("place", SPANS)
-@pytest.mark.parametrize("head", range(HEADS))
-def test_packed_examples_have_the_definition_in_float64(place, head):
-    row, slot = place
-    span = SPANS[place]
-    space, constrained_rank_BNH, maps, correlations = of_packed()
-    raw_TT, matrix_TD = ATTENTION[row, head, span, span].astype(np.float64), transform(row, slot, head)
-    with_ones = np.concatenate([matrix_TD, np.ones((len(matrix_TD), 1))], axis=1)
-    assert space.rank_BNH[row, slot, head] == np.linalg.matrix_rank(matrix_TD) == min(4, len(matrix_TD))
-    assert constrained_rank_BNH[row, slot, head] == np.linalg.matrix_rank(with_ones) == min(5, len(matrix_TD))
-    for map_BHTT, correlation_BNH, matrix in zip(maps, correlations, (matrix_TD, with_ones), strict=True):
-        expected_TT = removed(raw_TT, matrix)
-        np.testing.assert_allclose(map_BHTT[row, head, span, span], expected_TT, atol=2e-6)
-        expected = np.corrcoef(raw_TT.ravel(), expected_TT.ravel())[0, 1]
-        np.testing.assert_allclose(correlation_BNH[row, slot, head], expected, atol=1e-5)
-
-
 def test_nothing_is_computed_for_padding_and_empty_slots():
     space, constrained_rank_BNH, maps, correlations = of_packed()
     assert space.rank_BNH[1, 1].tolist() == constrained_rank_BNH[1, 1].tolist() == [0] * HEADS
@@ -260,18 +189,6 @@ def test_the_output_of_a_head_stays_the_same_and_the_rows_of_the_constrained_map
             np.testing.assert_allclose(constrained_BHTT[row, head, span, span].sum(axis=-1), 1.0, atol=2e-6)
     assert np.abs(effective_BHTT[1, :, :9].sum(axis=-1) - 1.0).max() > 0.01
     assert np.abs(effective_BHTT - ATTENTION)[1, :, :9, :9].max() > 0.01
-
-
-def test_removing_twice_removes_nothing_more_and_what_was_removed_has_no_effect():
-    space, _, maps, _ = of_packed()
-    for each, map_BHTT in enumerate(maps):
-        again_BHTT = effective_attention.effective(map_BHTT, space)[each]
-        np.testing.assert_allclose(again_BHTT, map_BHTT, atol=2e-6)
-        lost_BHTT = ATTENTION - map_BHTT
-        assert np.abs(lost_BHTT[1, 0, :9, :9] @ transform(1, 0, 0)).max() < 1e-5
-        # The two parts of a row are orthogonal: their squares add up to the row's.
-        parts_BHT = (lost_BHTT**2).sum(axis=-1) + (map_BHTT**2).sum(axis=-1)
-        np.testing.assert_allclose(parts_BHT[:, :, :9], (ATTENTION**2).sum(axis=-1)[:, :, :9], atol=1e-5)
 
 
 def test_a_sentence_that_is_no_longer_than_the_heads_are_wide_keeps_its_attention():

@@ -3,11 +3,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from bertjax.analysis.reduce import reduce
-from bertjax.analysis.subject import captured, expand
-from bertjax.runtime.errors import UserError
+from bertjax.analysis.subject import captured
 
 
 def test_a_mean_over_examples_of_any_length(pretrained, texts):
@@ -26,15 +24,3 @@ def test_a_mean_over_examples_of_any_length(pretrained, texts):
         count += len(hidden)
     np.testing.assert_allclose(result["mean"], total / count, atol=1e-5)
     assert np.isnan(result["none"]).all() and result["mean"].dtype == np.float64
-
-
-def test_all_checkpoints_of_a_run(undisturbed, tmp_path):
-    names = expand(f"{undisturbed}@*")
-    steps = [int(name.rpartition("@")[2]) for name in names]
-    assert len(steps) > 1 and steps == sorted(steps) and all(name.startswith(f"{undisturbed}@") for name in names)
-    assert expand(str(undisturbed)) == [str(undisturbed)]
-    with pytest.raises(UserError, match="has no checkpoints"):
-        (tmp_path / "config.json").write_text("{}")
-        expand(f"{tmp_path}@*")
-    with pytest.raises(UserError, match="does not exist"):
-        expand(f"{tmp_path}/none@*")

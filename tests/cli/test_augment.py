@@ -4,24 +4,14 @@ import functools
 import json
 import re
 
-import numpy as np
 import pytest
 
 from bertjax.cli import augment
 from bertjax.data.text.augmentation import MASK, Augmentation
-from bertjax.inference import fill
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
 
 TEXTS = ["one two three four five six seven", "eight nine ten", "eleven"]
-
-
-def test_variants_of_pairs_change_one_text_or_both():
-    pairs = [[TEXTS[0], "a b c d e f g h"]]
-    variants = Augmentation(copies=60, mask=0.5).variants(pairs)
-    changed = {(first != pairs[0][0], second != pairs[0][1]) for first, second in variants}
-    assert changed == {(True, False), (False, True), (True, True)}
-    assert len({tuple(variant) for variant in variants}) == len(variants) and pairs[0] not in variants
 
 
 def test_a_masked_lm_fills_the_words(undisturbed, tmp_path, capsys):
@@ -57,15 +47,6 @@ def test_bad_input_is_one_line(tmp_path, capsys, flags, complaint):
     assert complaint in error and error.count("\n") == 1 and not (tmp_path / "more.jsonl").exists()
 
 
-def test_a_file_is_not_written_over(tmp_path):
-    """The source may be a .jsonl file, and has labels that the variants lack."""
-    source = tmp_path / "train.jsonl"
-    source.write_text('{"text": "one two three", "label": "yes"}\n')
-    with pytest.raises(UserError, match="train.jsonl exists; name another file, or remove it"):
-        augment.run(str(source), str(source), ("text",), Augmentation(mask=0.0))
-    assert "label" in source.read_text()
-
-
 @pytest.mark.parametrize("candidates", [0, 10**6])
 def test_candidates_are_pieces_of_the_vocabulary(undisturbed, tmp_path, candidates):
     (tmp_path / "texts.txt").write_text("one two three\n")
@@ -95,15 +76,3 @@ def test_what_is_not_replaced_stays_as_it_is_written(undisturbed, tmp_path, caps
         filled = json.loads(line)["text"]
         kept = [re.escape(part) for part in masked.split(MASK)]
         assert len(kept) > 2 and re.fullmatch(r"(\S+)".join(kept), filled), (masked, filled)
-
-
-@pytest.mark.parametrize("room", [4, 7, 30])
-def test_windows_have_each_mask_once_with_text_around_it(room):
-    for length in (1, 5, 29, 100):
-        for every in (1, 3, 17):
-            masks = np.arange(0, length, every)
-            windows = list(fill._windows(masks, length, room))
-            np.testing.assert_array_equal(np.concatenate([inside for _, inside in windows]), masks)
-            for start, inside in windows:
-                assert 0 <= start <= inside[0] and inside[-1] < min(length, start + room)
-                assert inside[-1] < start + room - room // 4 or start + room >= length

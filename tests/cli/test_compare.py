@@ -7,10 +7,6 @@ import pytest
 from scipy import stats
 
 from bertjax.cli import compare
-from bertjax.comparison import tables
-from bertjax.comparison.effects import Effect
-from bertjax.comparison.numbers import Numbers, Spread
-from bertjax.comparison.runs import Entry
 from bertjax.runtime import command_line
 from tests.comparison.workdirs import STEPS, record, write
 
@@ -64,25 +60,6 @@ def test_runs_that_differ_in_nothing(here, capsys):
     assert "no setting differs" in output and "settings that differ" not in output
 
 
-def test_json_has_all_differences_and_numbers(here, capsys):
-    assert call("runs/first", "runs/many", "--json", "--x=seconds", "--metric=mlm_accuracy", "--out=new/a.png") == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["runs"]["many"] == {"path": "runs/many", "runs": 3, "finished": 3, "planned_steps": STEPS}
-    assert printed["differences"] == {
-        "identity": {"seed": {"first": 0, "many": {"each": [0, 1, 2]}}},
-        "execution": {},
-        "content": {},
-    }
-    assert printed["numbers"]["many"]["heldout"]["mlm_loss"] == {
-        "values": [3.0, 4.0, 5.0],
-        "mean": 4.0,
-        "deviation": 1.0,
-        "interval": pytest.approx([1.5158623, 6.4841377]),
-    }
-    assert printed["numbers"]["first"]["spent"]["tokens_per_second"]["values"] == [40.0]
-    assert printed["curves"] == "new/a.png" and (here / "new/a.png").exists()
-
-
 def test_seeds_are_paired_and_tables_have_every_number(here, capsys):
     """Against SciPy's paired t-test; losses of the seeds are 3, 4, 5 and 3.1, 4.3, 5.2."""
     for seed, loss in enumerate((3.1, 4.3, 5.2)):
@@ -125,16 +102,6 @@ def test_tables_name_what_has_not_finished_and_hold_no_formulas(here, capsys):
     assert call(*runs_of, "--table=a.tex") == 0
     table = (here / "a.tex").read_text()
     assert "@x has not finished: last evaluation at step 12 of 20, 0 of 2 seeds." in table and "p:" not in table
-
-
-def test_a_table_with_more_metrics_than_runs_has_a_row_for_each_metric():
-    names = ("accuracy", "f1_score", "loss")
-    numbers = [Numbers({name: Spread((value,)) for name in names}, {}, {}) for value in (0.5, 0.75)]
-    effects = [{name: Effect(0.25, 0.1, 0.4, 0.01, "examples") for name in names}]
-    entries = [Entry(name, name, ()) for name in ("a_b", "c")]
-    begin, _, head, _, size, first, second, *_ = tables.as_latex(entries, numbers, effects).splitlines()
-    assert begin == r"\begin{tabular}{lrr}" and head == r" & a\_b & c \\" and size == r"parameters & -- & -- \\"
-    assert first == r"accuracy & $0.5000$ & $0.7500\;(p=0.010)$ \\" and second.startswith(r"f1\_score & ")
 
 
 @pytest.mark.parametrize(
@@ -187,20 +154,6 @@ def test_bad_input_is_reported_in_one_line(here, capsys, arguments, complaint):
     assert output.out == "" and output.err.count("\n") == 1
     assert output.err.startswith("error: ") and complaint in output.err
     assert not list(here.rglob("*.png"))
-
-
-def test_a_name_belongs_to_its_run_in_every_table(here, capsys):
-    """The shell may sort folders in another order than the names that a user has in mind."""
-    arguments = ("ours=runs/many", "MLM=runs/first", "--table=a.tex", "--out=a.svg")
-    assert call(*arguments) == 0
-    rows = {row[0]: row[1:] for line in capsys.readouterr().out.splitlines() if (row := cells(line))}
-    assert rows["seed"] == ["0, 1, 2", "0"] and rows["mlm_loss"] == ["+0.2500 n=3 and 1"]
-    tex, svg = (here / "a.tex").read_text(), (here / "a.svg").read_text()
-    assert "ours & 1,000 & $4.0000" in tex and "MLM & 1,000 & $4.2500$" in tex and "<!-- MLM -->" in svg
-    assert "<!-- ours, 3 seeds -->" in svg
-    assert call(*reversed(arguments[:2]), "--json") == 0
-    effect = json.loads(capsys.readouterr().out)["effects"]["ours"]["mlm_loss"]
-    assert (effect["value"], effect["seeds"]) == (-0.25, [1, 3])
 
 
 def test_runs_of_one_name_are_the_seeds_of_one_side(here, capsys):

@@ -3,8 +3,6 @@
 import dataclasses
 import json
 
-import jax
-import numpy as np
 import pytest
 
 from bertjax.cli import compile
@@ -15,11 +13,8 @@ from bertjax.forecast.cost import cost_of
 from bertjax.forecast.forecast import Forecast, Memory
 from bertjax.models.vocabulary import count_parameters
 from bertjax.runtime import command_line
-from bertjax.training.config import NO_EFFECT_ON_COST, Stage
-from bertjax.training.flops import StepFlops
-from bertjax.training.parallel.sharding import put_batches
+from bertjax.training.config import Stage
 from bertjax.training.program import Program
-from bertjax.training.stage_flops import of_stage
 from tests import runs
 
 pytest.importorskip("libtpu", reason="libtpu is not installed: pip install '.[tpu]'")
@@ -37,39 +32,12 @@ def forecast():
     return forecast
 
 
-def test_the_compiled_step_is_the_one_that_training_runs():
-    """Shapes lower to the same program as a state and batches."""
-    program = Program(load(), 400, tuple(jax.devices()[:1]))
-    stage = program.config.stages[0]
-    batches = program.task.abstract_batches(stage, 1)
-    chunk = program.task.chunk
-    abstract = chunk.lower(program.abstract_state, program.task.abstract_frozen, batches)
-    batch = {name: np.zeros(leaf.shape[1:], leaf.dtype) for name, leaf in batches.items()}
-    real = chunk.lower(program.init_state(), program.task.frozen, put_batches([batch], program.mesh))
-    assert abstract.as_text() == real.as_text()
-
-
 def test_a_small_run_fits(forecast):
     memory = forecast.memory
     assert memory.fits and 0 < memory.needed < memory.usable
     assert memory.free == memory.usable - memory.needed
     assert memory.arguments > 3 * 4 * forecast.step.parameters / 4  # weights and two moments on four chips
     assert (forecast.step.topology.chips, forecast.step.mesh) == (4, {"data": 1, "fsdp": 4, "tensor": 1})
-
-
-def test_figures(forecast):
-    program = Program(load(), 400, topologies.parse("v5e:2x2").devices())
-    assert forecast.step.parameters == count_parameters(program.abstract_state["params"], program.encoder)
-    batches = program.task.abstract_batches(program.config.stages[0], 1)
-    assert forecast.step.model_flops == of_stage(program.task, 0).executed(batches)
-    padded = dataclasses.replace(program.encoder, vocab_size=program.encoder.padded_vocab_size)
-    products = StepFlops(program.task.objective.flops_parts(padded)).executed(batches)
-    assert forecast.counts.executed_flops == pytest.approx(products, rel=0.05)
-    floor = forecast.counts.floor
-    assert floor.compute == pytest.approx(forecast.counts.executed_flops / (4 * 197e12))
-    assert 0 < floor.synchronous <= floor.interconnect and floor.network == 0.0
-    busiest = max(floor.compute, floor.memory)
-    assert floor.seconds == max(busiest + floor.synchronous, floor.interconnect)
 
 
 def test_collectives_of_gathered_weights(forecast):
@@ -107,31 +75,6 @@ def test_a_utilization_above_one_is_an_internal_error(forecast):
         report.as_text(wrong)
     partly = dataclasses.replace(wrong, counts=dataclasses.replace(wrong.counts, unknown_kernels=1))
     assert partly.most_mfu is None and "MFU of at most" not in report.as_text(partly)
-
-
-# field of a stage -> a value that changes the program of a step or its cost. A new field is put here or into
-# NO_EFFECT_ON_COST.
-CHANGES = {
-    "seq_len": 16,
-    "batch": 16,
-    "tasks": ("mlm",),
-    "layers": 1,
-    "frozen": ("^encoder/pooler/",),
-    "frozen_layers": 1,
-    "masking_rate": 0.3,
-}
-
-
-def test_stages_that_differ_in_cost_are_compiled_each():
-    fields = {field.name for field in dataclasses.fields(Stage)}
-    assert fields == CHANGES.keys() | set(NO_EFFECT_ON_COST) and not CHANGES.keys() & set(NO_EFFECT_ON_COST)
-    first = Stage(steps=10, seq_len=32, batch=8)
-    config = dataclasses.replace(load(), stages=(first, dataclasses.replace(first, steps=9, learning_rate=1e-3)))
-    assert compile._distinct(config) == [0]
-    tasks = {name: config.task for name in ("bert", "mlm")}
-    for name, value in CHANGES.items():
-        stages = (dataclasses.replace(first, **{name: value}), first, first)
-        assert compile._distinct(dataclasses.replace(config, stages=stages, tasks=tasks)) == [0, 1], name
 
 
 @pytest.fixture
@@ -183,16 +126,6 @@ def test_without_libtpu(refused, monkeypatch):
     assert "pip install '.[tpu]'" in refused("--topology=v5e:2x2")
 
 
-@pytest.mark.slow
-def test_settings_that_do_not_fit(capsys):
-    """The weights and moments of the vocabulary exceed the chip's memory."""
-    flags = ["--topology=v5e:1x1", "--config.model.vocab_size=60000000"]
-    assert command_line.exit_code_of(lambda: compile.main([*FLAGS, *flags])) == 1
-    output = capsys.readouterr().out
-    assert "fits         NO" in output and "RESOURCE_EXHAUSTED" in output
-    assert "--config.runtime.micro_tokens=128" in output and "--search" in output
-
-
 def with_floor(forecast: Forecast, **seconds: float) -> Forecast:
     """Return a forecast whose floor has these bounds."""
     floor = dataclasses.replace(forecast.counts.floor, **seconds)
@@ -204,17 +137,6 @@ def test_the_best_is_the_lowest_floor_that_fits(forecast):
     large = dataclasses.replace(forecast, memory=Memory(usable=1, needed=2, table="too much"), counts=None)
     assert search.best([slow, large, forecast]) is forecast
     assert search.best([large]) is None
-
-
-@pytest.mark.slow
-def test_several_topologies_come_one_after_the_other(capsys):
-    assert compile.main([*FLAGS, "--topology=v5e:1x1", "--topology=v5e:2x2", "--json"]) == 0
-    decoder, output, chips = json.JSONDecoder(), capsys.readouterr().out, []
-    while output := output.lstrip():
-        found, end = decoder.raw_decode(output)
-        chips += [one["topology"]["chips"] for one in found["forecasts"]]
-        output = output[end:]
-    assert chips == [1, 4]
 
 
 @pytest.mark.slow

@@ -13,10 +13,7 @@ from bertjax.analysis import smaller_models
 from bertjax.cli import compress, convert, evaluate, report
 from bertjax.cli.compress import Cuts
 from bertjax.config import config_file, export
-from bertjax.config.config import from_dict
 from bertjax.config.opening import SavedModel
-from bertjax.models.bert import BertEmbeddings
-from bertjax.models.blocks.modern import ModernBlock
 from bertjax.models.importance import Importance
 from bertjax.runtime import command_line
 from bertjax.training.run.workdir import Workdir
@@ -63,15 +60,6 @@ def hidden(folder):
     tokens_BT, examples_BT = tokens.rows(TEXTS, seq_len=18)
     encoded = jax.jit(module.apply)({"params": params}, tokens_BT, examples_BT=examples_BT)
     return np.asarray(encoded.hidden)[examples_BT > 0]
-
-
-def test_an_export_that_names_few_settings_is_cut(source, tmp_path):
-    """Whoever made it has left out what has its default."""
-    model = export.read(source)
-    few = {name: model.settings[name] for name in ("model", "tasks")}
-    smaller, _ = compress.compressed(model._replace(settings=few), compress.Cuts(layers=(0,)))
-    export.write(tmp_path / "small", smaller)
-    assert export.read(tmp_path / "small").encoder.layers == 1
 
 
 def test_every_cut_in_one_command(source, tmp_path, capsys):
@@ -194,88 +182,6 @@ def test_models_that_a_cut_does_not_fit(refused, source, tmp_path):
     assert "empty.txt" in refused(f"--vocabulary={tmp_path / 'empty.txt'}")
     manifest = source / "bertjax.json"
     assert f"{manifest} is not an importance.json" in refused("--mlp=2", f"--importance={manifest}")
-
-
-def test_layers_keep_the_pattern_of_local_and_global_ones(source):
-    encoder = dataclasses.replace(
-        export.read(source).encoder,
-        layers=6,
-        block=ModernBlock(window=2),
-        embeddings=BertEmbeddings(segments=0, positions="none"),
-    )
-    compress._check(encoder, Cuts(layers=(0, 1, 2, 3)))
-    with pytest.raises(compress.UserError, match="layer 3 is global, and place 1 is for one that is local; choose"):
-        compress._check(encoder, Cuts(layers=(0, 3)))
-    # Layers 3 and 4 are global and local like 0 and 1, but layer 0 has no norm before attention.
-    with pytest.raises(compress.UserError, match="layer 3 is global, and place 0 is for one that is first"):
-        compress._check(encoder, Cuts(layers=(3, 4)))
-
-
-def test_a_mix_of_layers_keeps_the_weights_of_the_layers_that_stay(source):
-    model = export.read(source)
-    mix = {"weights": np.arange(3.0), "gamma": np.ones(1)}
-    model.params["heads"] = {"mix": mix, "task": {"mix": mix, "classifier": {"bias": np.zeros(3)}}}
-    smaller, _ = compress.compressed(model, Cuts(layers=(1,)))
-    for heads in (smaller.params["heads"], smaller.params["heads"]["task"]):
-        np.testing.assert_array_equal(heads["mix"]["weights"], [0.0, 2.0])
-        assert heads["mix"]["gamma"].shape == (1,)
-    assert smaller.params["heads"]["task"]["classifier"]["bias"].shape == (3,)
-
-
-def test_the_settings_have_the_depth_of_a_shallow_stage(source, tmp_path):
-    model = export.read(source)
-    stages = [stage | {"layers": 2} for stage in model.settings["stages"]] * 2
-    model.settings["stages"], model.settings["model"]["layers"] = stages, 4
-    path = write_importance(tmp_path / "importance.json", model.encoder)
-    smaller, _ = compress.compressed(model, Cuts(mlp=7, importance=path))
-    export.write(tmp_path / "small", smaller)
-    settings = SavedModel(tmp_path / "small").config
-    assert (settings.model.layers, settings.model.feedforward) == (2, 7)
-    assert [settings.model_at(stage).layers for stage in range(2)] == [2, 2]
-
-
-def test_the_settings_have_the_rotary_base_of_an_early_stage(tmp_path):
-    model = models.make(frozenset({"mlm"}), models.trained(), "modernbert")
-    bases = {name: getattr(model.encoder.block, name) for name in ("rotary_base", "local_rotary_base")}
-    last = {"rotary_base": 9e4, "local_rotary_base": 8e4}
-    model.settings["stages"] = [stage | bases for stage in model.settings["stages"]]
-    model.settings["stages"] += [stage | last for stage in model.settings["stages"]]
-    model.settings["model"]["block"] |= last
-    from_dict(model.settings)  # the settings of the run, from whose first stage the model is
-    smaller, _ = compress.compressed(model, Cuts(layers=(0, 1)))
-    export.write(tmp_path / "small", smaller)
-    config = from_dict(SavedModel(tmp_path / "small").settings)
-    assert [config.model_at(stage) for stage in range(2)] == [config.model] * 2
-    assert config.model.block == export.read(tmp_path / "small").encoder.block == model.encoder.block
-
-
-def test_settings_by_layer_are_those_of_the_layers_that_stay(source, tmp_path):
-    model = export.read(source)
-    assert model.encoder.layers == 2
-    model.settings["quantization"] = {"bits": 8, "layer_bits": [4, 3]}
-    model.settings["optimizer"]["multipliers"] = [{"path": "^encoder/layers/", "factor": 1.0, "by_layer": [0.5, 1.0]}]
-    smaller, _ = compress.compressed(model, Cuts(layers=(1,)))
-    export.write(tmp_path / "small", smaller)
-    config = from_dict(SavedModel(tmp_path / "small").settings)
-    assert config.quantization.layer_bits == (3,)
-    assert [multiplier.by_layer for multiplier in config.optimizer.multipliers] == [(1.0,)]
-
-
-def test_a_cut_electra_is_not_scored(refused, tmp_path):
-    model = models.make(models.CLASSES["electra"]["ElectraForPreTraining"], models.trained(), "electra")
-    model.params["generator"] = {"encoder": {"pooler": {"bias": np.ones(4, np.float32)}}}
-    export.write(tmp_path / "electra", model)
-    message = refused("--layers=0", "--score=embedded:en", model=tmp_path / "electra")
-    assert "--score=embedded:en cannot score the cut model: its generator" in message
-
-
-def test_shared_layers_are_cut_in_width(tmp_path):
-    model = models.make(frozenset({"pooler", "mlm"}), models.trained(), "albert")
-    export.write(tmp_path / "albert", model)
-    path = write_importance(tmp_path / "importance.json", model.encoder)
-    summary = compress.run(tmp_path / "albert", tmp_path / "small", Cuts(heads=1, mlp=7, importance=path))
-    assert (summary.encoders[1].heads, summary.encoders[1].feedforward) == (1, 7)
-    assert np.isfinite(hidden(tmp_path / "small")).all()
 
 
 def test_the_page_of_a_run_lists_what_was_made_of_it(undisturbed, tmp_path, capsys):

@@ -3,7 +3,6 @@
 import errno
 import functools
 import itertools
-import json
 import os
 from pathlib import Path
 
@@ -14,8 +13,6 @@ import pytest
 import bertjax
 from bertjax.cli import compress, convert, extend
 from bertjax.config import export
-from bertjax.config.config import from_dict, to_dict
-from bertjax.models import cut
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.runtime import command_line, storage
 from tests import runs
@@ -64,22 +61,6 @@ def logits(folder, tokens_BT):
     return np.asarray(outputs["mlm"]), np.asarray(outputs["nsp"])
 
 
-def test_known_words_are_encoded_as_before(source, tmp_path):
-    words = write(tmp_path / "words.txt", *NEW)
-    summary = extend.run(source, tmp_path / "new", pieces=str(words), max_positions=50)
-    assert summary.vocab_size == (60, 63) and summary.max_positions == (20, 50)
-    for before, after in zip(hidden(source), hidden(tmp_path / "new"), strict=True):
-        assert np.array_equal(before, after)
-    tokens_BT = hidden(source)[0]
-    (mlm, nsp), (new_mlm, new_nsp) = (logits(folder, tokens_BT) for folder in (source, tmp_path / "new"))
-    assert np.array_equal(nsp, new_nsp)
-    np.testing.assert_allclose(new_mlm[..., :60], mlm[..., :60], atol=1e-6)
-    parts = [bertjax.load(source).tokenizer.encode([word])[0] for word in NEW[:2]]
-    for i, ids in enumerate(parts):  # the logit of a mean is the mean of the logits
-        assert len(ids) > 1
-        np.testing.assert_allclose(new_mlm[..., 60 + i], mlm[..., ids].mean(-1), atol=1e-5)
-
-
 def test_a_new_word_is_one_token_and_long_texts_fit(source, tmp_path):
     extend.run(source, tmp_path / "new", pieces=str(write(tmp_path / "words.txt", *NEW)), max_positions=50)
     module, params, tokens = bertjax.load(tmp_path / "new")
@@ -90,14 +71,6 @@ def test_a_new_word_is_one_token_and_long_texts_fit(source, tmp_path):
     assert (tmp_path / "new" / "new_pieces.txt").read_text().split() == NEW
     position = params["embeddings"]["position"]
     assert np.array_equal(position[20:40], position[:20]) and np.array_equal(position[40:], position[:10])
-
-
-def test_positions_need_no_wordpiece_and_what_was_measured_is_from_before(undisturbed, tmp_path):
-    extend.run(undisturbed, tmp_path / "long", max_positions=64)
-    numbers, before = (export.read(folder).numbers for folder in (tmp_path / "long", undisturbed / "export"))
-    assert numbers["before_extension"]["steps"] == before["steps"] and numbers.keys() == {"before_extension"}
-    convert.run(tmp_path / "long", tmp_path / "theirs")
-    assert json.loads((tmp_path / "theirs" / "config.json").read_text())["max_position_embeddings"] == 64
 
 
 def corpus(path):
@@ -232,30 +205,3 @@ def refusal(capsys, *arguments) -> str:
     output = capsys.readouterr()
     assert output.out == "" and output.err.count("\n") == 1
     return output.err
-
-
-def test_the_configuration_asks_for_a_pretrained_model(source, tmp_path, capsys):
-    assert runs.call("--config=configs/adapt.py", f"--workdir={tmp_path}/run") == 2
-    assert "name the model to start from, such as configs/adapt.py:models/bert" in capsys.readouterr().err
-    assert runs.call(f"--config=configs/adapt.py:{tmp_path}", f"--workdir={tmp_path}/run") == 2
-    assert f"error: '{tmp_path}' holds neither an export (bertjax.json) nor a run" in capsys.readouterr().err
-    model = export.read(source)
-    settings = {"objective": {"kind": "classification"}, "examples": {"kind": "labeled_text", "train": "a.tsv"}}
-    tuned = to_dict(from_dict(model.settings | {"tasks": {"a": settings}}))
-    export.write(tmp_path / "tuned", model._replace(settings=tuned))
-    assert runs.call(f"--config=configs/adapt.py:{tmp_path / 'tuned'}", f"--workdir={tmp_path}/run") == 2
-    assert "tuned was fine-tuned on labeled files; name the model" in capsys.readouterr().err
-
-
-def test_a_checkpoint_of_a_growing_run_keeps_its_depth(source, tmp_path):
-    """Its settings have the depth that the run ends with."""
-    model = export.read(source)
-    params, encoder = cut.layers(model.params["encoder"], model.encoder, (0,))
-    stages = [model.settings["stages"][0] | {"layers": layers} for layers in (1, 0)]
-    early = model._replace(
-        settings=model.settings | {"stages": stages}, params=model.params | {"encoder": params}, encoder=encoder
-    )
-    extended = extend._with_settings(early, max_positions=encoder.max_positions)
-    export.write(tmp_path / "early", extended)
-    assert export.read(tmp_path / "early").encoder.layers == 1
-    assert from_dict(extended.settings).model.layers == 1 and hidden(tmp_path / "early")

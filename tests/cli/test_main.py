@@ -23,8 +23,7 @@ from bertjax.config.opening import SavedModel
 from bertjax.config.private_paths import without_teachers
 from bertjax.interop import huggingface
 from bertjax.objectives.wrapper import rewrapped
-from bertjax.runtime import command_line, errors
-from bertjax.runtime.command_line import command
+from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
 from bertjax.training.program import Program
 
@@ -85,24 +84,6 @@ def test_training_has_an_entry_of_its_own(tmp_path):
     assert done.returncode == 2 and "nowhere" in done.stderr.splitlines()[0]
 
 
-def test_the_shell_runs_it(monkeypatch, tmp_path):
-    shell = command("prepare", "--help", "a b").replace(" 'a b'", "")
-    assert subprocess.run(shell, shell=True, capture_output=True).returncode == 0
-    assert command("evaluate", "runs/a b").endswith(" -m bertjax evaluate 'runs/a b'")
-
-
-def test_the_name_is_as_short_as_the_shell_allows(monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv" / "bin" / "python"))
-    (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    Path(sys.executable).touch(mode=0o755)
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert command("train").split()[0] == sys.executable
-    monkeypatch.chdir(tmp_path)
-    assert command("train") == ".venv/bin/python -m bertjax.train"
-    monkeypatch.setenv("PATH", os.path.dirname(sys.executable))
-    assert command("train") == "python -m bertjax.train"
-
-
 def test_a_signal_that_ends_the_process_prints_the_stack():
     """As SIGBUS does, if a page of a mapped file has gone."""
     ended = "command_line.exit_code_of(lambda: os.kill(os.getpid(), signal.SIGBUS))"
@@ -110,27 +91,6 @@ def test_a_signal_that_ends_the_process_prints_the_stack():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == -signal.SIGBUS
     assert "Fatal Python error: Bus error" in done.stderr and "in exit_code_of" in done.stderr
-
-
-@pytest.mark.parametrize("flags", [[""], ["--json", ""], ["", ""]])
-def test_an_empty_argument_is_named_as_such(flags):
-    parser = command_line.ArgumentParser("some")
-    parser.add_argument("--json", action="store_true")
-    with pytest.raises(errors.UserError, match="^an argument is empty; remove it"):
-        parser.parse_args(flags)
-
-
-def test_only_help_ends_a_command_with_0_before_its_end(capsys):
-    """A launcher takes 0 for the end of a run, and an objective of the user may call `sys.exit`."""
-    assert (
-        command_line.exit_code_of(lambda: command_line.ArgumentParser("some").parse_args(["--help"]))
-        == command_line.FINISHED
-    )
-    assert "usage: python -m bertjax some" in capsys.readouterr().out
-    for code in (None, 0, 3, "text"):
-        assert command_line.exit_code_of(lambda: sys.exit(code)) == command_line.FAILED  # noqa: B023
-        error = capsys.readouterr().err
-        assert error.startswith("error: user code ended the process") and error.count("\n") == 1
 
 
 def ended(body: str, stdout, closing: str = "", **environment: str) -> tuple[int, str]:
@@ -224,6 +184,7 @@ def test_errors_that_cannot_be_printed_change_no_result(tmp_path):
 LEFT_TO_RIGHT = {ONNX: "model.direction=left_to_right", TRANSFORMERS: "no head 'clm'"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "recipe, overrides, refused",
     [

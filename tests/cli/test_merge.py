@@ -45,11 +45,6 @@ def test_checkpoints_of_a_run_are_averaged(run, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_models_of_several_runs_are_noted(run, tmp_path, capsys):
-    assert merge.main([str(run / "export"), f"{run}@10", f"--to={tmp_path / 'mean'}"]) == 0
-    assert "note    they are of several runs" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("others", "message"),
     [

@@ -4,15 +4,11 @@ import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
-import bertjax
-from bertjax.cli import compress, push
-from bertjax.config import export
+from bertjax.cli import push
 from bertjax.config.opening import SavedModel
 from bertjax.interop import card, huggingface
-from bertjax.models.importance import Importance
 from bertjax.runtime.errors import UserError
 from tests import hub_server
 
@@ -54,30 +50,6 @@ def test_a_run_and_its_checkpoints_are_published(undisturbed, tmp_path):
             (folder / name).write_bytes(content)
         model, _ = huggingface.read(folder)
         assert model.encoder.layers == SavedModel(undisturbed).export.encoder.layers
-
-
-@pytest.mark.slow
-def test_a_cut_model_in_int8_is_published_as_the_same_function(undisturbed, tmp_path):
-    """In float32, with heads of zeros where transformers needs heads that fill the width."""
-    encoder = SavedModel(undisturbed).export.encoder
-    order = Importance(np.ones((encoder.layers, encoder.heads)), np.ones((encoder.layers, encoder.feedforward)))
-    (tmp_path / "importance.json").write_bytes(order.to_json())
-    cuts = compress.Cuts(layers=(0,), heads=1, importance=str(tmp_path / "importance.json"))
-    compress.run(undisturbed / "export", tmp_path / "cut", cuts, quantized=True)
-    with hub_server.serve("right") as hub:
-        done = publish(hub, tmp_path, str(tmp_path / "cut"), "--to=hub:me/bert")
-    assert done.returncode == 0, done.stderr
-    folder = tmp_path / "published"
-    folder.mkdir()
-    for name, content in hub.files["me/bert", "main"].items():
-        (folder / name).write_bytes(content)
-    assert "heads of zeros were added" in (folder / "README.md").read_text()
-    export.write(tmp_path / "read", huggingface.read(folder)[0])
-    published, cut = (bertjax.load(tmp_path / name) for name in ("read", "cut"))
-    assert published.module.config.layers == 1 and published.module.config.heads > cut.module.config.heads == 1
-    tokens_BT, _ = cut.tokenizer.rows(["the king and the queen", "a"], seq_len=16)
-    hidden = [model.module.apply({"params": model.params}, tokens_BT).hidden for model in (published, cut)]
-    np.testing.assert_allclose(*hidden, atol=1e-5)
 
 
 def test_a_wrong_token_is_one_line(undisturbed, tmp_path):
@@ -135,13 +107,6 @@ def test_a_target_of_another_form_is_refused(text):
 
 def test_revisions_are_branches():
     assert push.Target.parse("hub:me/bert@step-3") == push.Target("me/bert", "step-3")
-
-
-def test_names_cannot_change_the_card():
-    with pytest.raises(UserError, match="language"):
-        card.About(language="ko\ntags: x")
-    with pytest.raises(UserError, match="license"):
-        card.About(license="a: b")
 
 
 def test_only_workdirs_have_kept_checkpoints(undisturbed):

@@ -6,14 +6,10 @@ import shutil
 from pathlib import Path
 
 import jax
-import numpy as np
 import pytest
 
-from bertjax.cli import evaluate, train_results
+from bertjax.cli import evaluate
 from bertjax.config import export
-from bertjax.config.config import from_dict
-from bertjax.interop import huggingface
-from bertjax.runtime.command_line import command
 from bertjax.runtime.errors import UserError
 from bertjax.training.run.fingerprints import fingerprints
 from bertjax.training.run.record import check_identity, read_checkpoint, read_record
@@ -47,25 +43,6 @@ def test_a_run_writes_its_results(undisturbed):
     assert (undisturbed / "curves.png").stat().st_size and list((undisturbed / "events").iterdir())
     first, *_, last = runs.losses(undisturbed)
     assert last[1] < first[1]
-
-
-def test_a_run_leaves_the_same_model_for_transformers(undisturbed):
-    theirs, _ = huggingface.read(undisturbed / "export" / "hf")
-    ours = export.read(undisturbed / "export")
-    jax.tree.map(np.testing.assert_array_equal, theirs.params, ours.params)
-
-
-def test_the_same_command_on_a_finished_run_changes_no_result(flags, undisturbed, tmp_path, capsys):
-    shutil.copytree(undisturbed, tmp_path / "run")
-    assert runs.call(*flags, f"--workdir={tmp_path / 'run'}") == 0
-    output = capsys.readouterr().out
-    assert "mlm_accuracy" in output and f"next      {command('evaluate', str(tmp_path / 'run'))}" in output
-    for name in ("metrics.jsonl", "samples.jsonl", "export/model.safetensors"):
-        assert (tmp_path / "run" / name).read_bytes() == (undisturbed / name).read_bytes(), name
-    figures = [json.loads((root / "summary.json").read_text()) for root in (undisturbed, tmp_path / "run")]
-    for key in ("baseline", "tokens", "steps"):
-        assert figures[0][key] == figures[1][key]
-    assert figures[1]["eval"] == pytest.approx(figures[0]["eval"], rel=1e-6)
 
 
 @pytest.mark.slow
@@ -195,50 +172,3 @@ def test_a_frozen_teacher_identifies_the_run_and_is_not_saved(flags, tmp_path):
     identity = json.loads((tmp_path / "config.json").read_text())["identity"]
     assert identity["frozen"] == fingerprints(Toy().frozen_params(saved.encoder))
     assert fingerprints(jax.device_get(Toy(teacher_seed=8).frozen_params(saved.encoder))) != identity["frozen"]
-
-
-@pytest.mark.parametrize(
-    "settings, trusting",
-    [
-        ({}, []),
-        # Also of a run that is classified: its export names no schedule, and conversions import no code.
-        ({"optimizer": {"schedule": {"kind": "tests.test_open_unions:Steps"}}}, ["evaluate", "report"]),
-        ({"model": {"embeddings": {"kind": "tests.test_open_unions:Scaled"}}}, ["evaluate", "predict", "report"]),
-    ],
-    ids=["bertjax", "schedule", "embeddings"],
-)
-def test_next_commands_trust_code_only_if_they_import_it(tmp_path, settings, trusting):
-    config = from_dict({"tasks": {"toy": TASK}, "stages": [{"seq_len": 20}], **settings}, trust_code=True)
-    files = Workdir.at(tmp_path)
-    lines = train_results.next_commands(config, files, files.export, pad_id=0)
-    assert [line.split()[3] for line in lines if "--trust-code" in line] == trusting
-    assert [line.split()[3] for line in lines][:3] == ["evaluate", "predict", "report"]
-    assert ("--to=" in lines[-1]) == ("model" not in settings)
-
-
-def test_next_commands_take_the_better_export(tmp_path):
-    """A run's name stands for its last weights, and an export names the run's corpus only if bertjax has it."""
-    files = Workdir.at(tmp_path)
-    for corpus, flags in (("embedded:en", []), ("mine/*.txt", ["--corpus=TEXTS"])):
-        config = from_dict({"data": {"corpus": corpus}, "stages": [{"steps": 20_000, "seq_len": 20}]})
-        evaluated, predicted, page = train_results.next_commands(config, files, files.export_ema, pad_id=0)
-        assert evaluated == command("evaluate", f"{tmp_path}/export_ema", *flags)
-        assert predicted.startswith(command("predict", f"{tmp_path}/export_ema"))
-        assert page == command("report", str(tmp_path))
-        first, *_ = train_results.next_commands(config, files, files.export, pad_id=0)
-        assert first == command("evaluate", str(tmp_path))
-    config = from_dict({"tasks": {"toy": TASK}, "stages": [{"seq_len": 20}]})
-    evaluated, *_, converted = train_results.next_commands(config, files, files.export_ema, pad_id=0)
-    assert evaluated == command("evaluate", f"{tmp_path}/export_ema", "--corpus=TEST_FILE")
-    assert f"--from={tmp_path}/export_ema " in converted
-
-
-@pytest.mark.slow
-def test_korean_trains_and_reads_well(tmp_path):
-    korean = ["--config.data.corpus=embedded:ko", f"--config.data.store={tmp_path}/stores"]
-    assert runs.call("--config=configs/tiny.py:smoke", *korean, f"--workdir={tmp_path}/run") == 0
-    samples = runs.records(tmp_path / "run" / "samples.jsonl")[-1]["samples"]
-    text = "".join(sample["text"] for sample in samples)
-    guesses = "".join(guess for sample in samples for five in sample["guesses"] for guess in five)
-    assert any("가" <= character <= "힣" for character in guesses)
-    assert "\ufffd" not in text + guesses

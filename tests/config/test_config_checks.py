@@ -1,6 +1,5 @@
 """Settings that are refused, with their messages; tests/config/test_bad_config.py does so through the command line."""
 
-import dataclasses
 import re
 
 import pytest
@@ -9,25 +8,6 @@ from bertjax import objectives
 from bertjax.config.config import from_dict
 from bertjax.models.presets import PRESETS
 from bertjax.runtime.errors import UserError
-
-
-def test_a_text_needs_a_column():
-    with pytest.raises(UserError, match="examples.text is empty; name the column of the text"):
-        from_dict(
-            {
-                "tasks": {
-                    "a": {"objective": {"kind": "classification"}, "examples": {"kind": "labeled_text", "text": ""}}
-                }
-            }
-        )
-
-
-def test_chosen_layers_need_a_source():
-    with pytest.raises(
-        UserError, match=r"init_layers=\[0\] selects layers of init_from, which is empty; set init_from"
-    ):
-        from_dict({"init_layers": [0], "model": {"layers": 1}})
-
 
 LOCAL = {"layers": 6, "block": {"kind": "modern", "window": 8, "global_every": 2}, "embeddings": {"positions": "none"}}
 ELECTRA = {"objective": {"kind": "electra", "generator_depth": 0.5}, "examples": {"kind": "full_sentences"}}
@@ -100,86 +80,11 @@ def test_rotary_bases_that_a_stage_cannot_have(model, stages, message):
         from_dict({"model": model, "stages": stages})
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"model": LOCAL | {"layers": 3}, "init_from": "a", "init_layers": [0, 3, 4]},
-        {"model": LOCAL, "stages": [{}, {}]},
-        {"model": {"layers": 8, "sharing": "attention"}, "stages": [{"layers": 4}, {}]},
-        {"model": {"layers": 4}, "tasks": MIX, "stages": [{"layers": 4}, {}]},
-    ],
-)
-def test_layers_that_keep_what_they_compute(settings):
-    assert from_dict(settings)
-
-
-def test_words_with_a_gradient_for_one_task_only_are_for_one_task_only():
-    mlm = {"objective": {"kind": "mlm"}, "examples": {"kind": "full_sentences"}}
-    disentangled = ELECTRA | {"objective": ELECTRA["objective"] | {"embedding_sharing": "gradient_disentangled"}}
-    message = (
-        "tasks.e.objective.embedding_sharing=gradient_disentangled lets only this task train words, and tasks.mlm "
-        "reads them too; change it, or leave tasks.mlm out"
-    )
-    with pytest.raises(UserError, match=f"^{re.escape(message)}$"):
-        from_dict({"tasks": {"mlm": mlm, "e": disentangled}})
-    assert from_dict({"tasks": {"mlm": mlm, "e": ELECTRA}}) and from_dict({"tasks": {"e": disentangled}})
-
-
 def test_bits_of_layers_need_the_same_layers_in_all_stages():
     config = {"model": {"layers": 2}, "quantization": {"bits": 8, "layer_bits": [4, 2]}}
     assert from_dict(config | {"stages": [{"layers": 2}, {}]})
     with pytest.raises(UserError, match=r"layer_bits=\[4, 2\] does not fit stages.0.layers=1; leave one of them out"):
         from_dict(config | {"stages": [{"layers": 1}, {}]})
-
-
-def test_a_warmup_is_compared_with_the_steps_once_they_are_known():
-    config = from_dict({"stages": [{"epochs": 3.0}], "optimizer": {"warmup_steps": 2_000_000}})
-    with pytest.raises(UserError, match="optimizer.warmup_steps=2000000 must be below the 300 steps"):
-        dataclasses.replace(config, stages=(dataclasses.replace(config.stages[0], steps=300),))
-
-
-@pytest.mark.parametrize(
-    ("model", "task", "message"),
-    [
-        (
-            {},
-            {"task_type": 1},
-            "tasks.a.task_type=1 exceeds model.embeddings.task_types=0; raise model.embeddings.task_types to 2 or more",
-        ),
-        (
-            {"embeddings": {"task_types": 2}},
-            {"task_type": 2},
-            "tasks.a.task_type=2 exceeds model.embeddings.task_types=2; raise model.embeddings.task_types to 3",
-        ),
-        (
-            {"embeddings": {"task_types": 2}},
-            {"task_type": 1, "objective": {"kind": "classification"}, "examples": {"kind": "labeled_text"}},
-            "tasks.a.task_type=1 applies to pretraining only; .* set tasks.a.task_type=0$",
-        ),
-        ({"embeddings": {"kind": "xlnet", "task_types": 2}}, {}, "unknown configuration key 'model.embeddings.task_"),
-    ],
-)
-def test_bad_task_embeddings(model, task, message):
-    with pytest.raises(UserError, match=message):
-        from_dict({"model": model, "tasks": {"a": task}})
-
-
-@pytest.mark.parametrize(
-    "objective, kind, label, remedy",
-    [
-        ("bert", "full_sentences", "is_random", "segment_pairs or sentence_pairs"),
-        ("bert", "sentence_order", "is_random", "segment_pairs or sentence_pairs"),
-        ("sentence_order", "segment_pairs", "is_swapped", "sentence_order"),
-        ("sentence_structure", "doc_sentences", "order", "sentence_structure"),
-    ],
-)
-def test_examples_without_the_label_that_an_objective_learns(objective, kind, label, remedy):
-    with pytest.raises(UserError) as caught:
-        from_dict({"tasks": {"a": {"objective": {"kind": objective}, "examples": {"kind": kind}}}})
-    assert str(caught.value) == (
-        f"objective.kind={objective} learns the label {label}, which examples.kind={kind} does not have; "
-        f"use examples.kind={remedy}, or another objective"
-    )
 
 
 @pytest.mark.parametrize(
@@ -301,13 +206,6 @@ def test_bad_settings_are_refused(mapping, message):
     with pytest.raises(UserError) as error:
         from_dict(mapping)
     assert str(error.value) == message
-
-
-@pytest.mark.parametrize("runtime", [{"dtype": "float8"}, {"remat": "some"}])
-def test_bad_execution_settings(runtime):
-    [value] = runtime.values()
-    with pytest.raises(UserError, match=f"={value!r} is unknown; choose one of "):
-        from_dict({"runtime": runtime}).encoder(100, "cpu")
 
 
 @pytest.mark.parametrize(

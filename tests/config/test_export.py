@@ -10,19 +10,16 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 import bertjax
-from bertjax.cli import convert
 from bertjax.config import export
 from bertjax.config.config import from_dict, to_dict
-from bertjax.config.opening import SavedModel
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.interop import huggingface
 from bertjax.models import vocabulary
 from bertjax.objectives.pretraining.sentence_pairs import BERT
-from bertjax.runtime.errors import Untrusted, UserError
+from bertjax.runtime.errors import UserError
 from tests import batches
 
 
@@ -60,22 +57,6 @@ def test_an_export_is_read_as_it_was_written(original, folder):
     jax.tree_util.tree_map_with_path(compare, original.params, read.params)
 
 
-def test_the_file_has_flat_paths_and_the_real_vocabulary_only(original, folder):
-    flat = load_file(folder / "model.safetensors")
-    rows = original.encoder.vocab_size
-    assert flat["encoder/embeddings/word"].shape == (rows, 16) and flat["heads/mlm/word_bias"].shape == (rows,)
-    assert flat["encoder/layers/attention/query/kernel"].shape == (2, 16, 16)
-    assert json.loads((folder / "bertjax.json").read_text())["vocab_size"] == rows
-
-
-def test_a_manifest_without_its_version_is_damaged(folder):
-    record = json.loads((folder / "bertjax.json").read_text())
-    del record["format_version"]
-    (folder / "bertjax.json").write_text(json.dumps(record))
-    with pytest.raises(UserError, match="the export .* is damaged"):
-        export.read(folder)
-
-
 @pytest.mark.parametrize("write, seal", [(export.write, "bertjax.json"), (huggingface.write, "config.json")])
 def test_all_files_are_on_disk_before_the_one_that_vouches_for_them(original, tmp_path, monkeypatch, write, seal):
     flushed, fsync = [], os.fsync
@@ -96,16 +77,6 @@ def test_a_missing_file_is_reported(folder, name):
     (folder / name).unlink()
     with pytest.raises(UserError, match=f"^{folder} is not an export: {name} is missing$"):
         export.read(folder)
-
-
-@pytest.mark.parametrize("name", ["bertjax.json", "model.safetensors"])
-def test_a_file_that_was_cut_short_is_damaged(folder, name):
-    content = (folder / name).read_bytes()
-    (folder / name).write_bytes(content[: len(content) // 2])
-    with pytest.raises(UserError) as error:
-        export.read(folder)
-    assert str(error.value).startswith(f"the export {folder} is damaged (")
-    assert str(error.value).endswith("); export it again from its run") and "\n" not in str(error.value)
 
 
 _MOST_MODULES = 50
@@ -150,17 +121,6 @@ def test_opening_an_encoder_imports_no_class_that_the_export_names(foreign, orig
     model = export.read(foreign)
     assert model.encoder == original.encoder and set(model.params) == {"encoder", "heads"}
     assert "evil" not in sys.modules
-
-
-def test_a_model_of_a_foreign_objective_is_used_and_converted(foreign, tmp_path):
-    model = bertjax.predictor(foreign)
-    assert model.default == "fill"
-    assert len(model.fill(["Abc [MASK] abc."])) == 1 and model.embed(["Abc abc."]).shape == (1, 16)
-    assert convert.run(foreign, tmp_path / "hf").has_heads
-    assert SavedModel(foreign).settings["tasks"]["bert"]["objective"]["kind"] == "evil:X"
-    assert "evil" not in sys.modules
-    with pytest.raises(Untrusted):
-        _ = SavedModel(foreign).config
 
 
 @pytest.mark.slow

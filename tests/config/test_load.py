@@ -12,32 +12,15 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax.config import export
-from bertjax.config.config import from_dict, to_dict
-from bertjax.config.opening import split_name
+from bertjax.cli import convert
+from bertjax.config import export, private_paths
+from bertjax.config.opening import SavedModel
 from bertjax.models.encoder import Encoder
 from bertjax.models.presets import PRESETS
 from bertjax.objectives.pretraining.sentence_pairs import BERT
-from bertjax.runtime.errors import UserError
 from bertjax.training.run.record import read_checkpoint
-from tests import batches
 
 ROOT = Path(__file__).parents[2]
-
-
-def test_run_checkpoint_and_export_hold_the_same_encoder(undisturbed):
-    models = [bertjax.load(f"{undisturbed}{suffix}") for suffix in ("/export", "", "@100")]
-    for model in models[1:]:
-        assert model.module == models[0].module
-        assert model.tokenizer.fingerprint == models[0].tokenizer.fingerprint
-        vocab_size = model.tokenizer.vocab_size
-        for (path, leaf), (_, other) in zip(_leaves(models[0].params), _leaves(model.params), strict=True):
-            real = slice(vocab_size) if "word" in path else slice(None)
-            assert np.array_equal(leaf[real], other[real]), path
-
-
-def _leaves(params):
-    return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]]
 
 
 def test_the_loaded_encoder_computes_what_the_trained_one_does(undisturbed):
@@ -54,19 +37,6 @@ def test_the_loaded_encoder_computes_what_the_trained_one_does(undisturbed):
     )
     assert np.array_equal(loaded.hidden, trained.hidden)
     assert np.array_equal(loaded.pooled_BND, trained.pooled_BND)
-
-
-def test_a_jitted_function_may_close_over_the_loaded_params(undisturbed):
-    module, params, tokenizer = bertjax.load(undisturbed / "export")
-    tokens_BT, _ = tokenizer.rows(["Bad cafe faced a [MASK]."], seq_len=16)
-
-    def closes(tokens_BT):
-        return module.apply({"params": params}, tokens_BT).hidden
-
-    def takes(params, tokens_BT):
-        return module.apply({"params": params}, tokens_BT).hidden
-
-    np.testing.assert_allclose(jax.jit(closes)(tokens_BT), jax.jit(takes)(params, tokens_BT), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -94,31 +64,32 @@ def test_the_loop_of_the_page_runs(undisturbed, tmp_path):
     assert float(done.stdout.removeprefix("loss ")) < np.log(2), "no better than guessing between the two classes"
 
 
-def test_the_example_of_taps_prints_what_the_page_shows(store, tmp_path, monkeypatch, capsys):
-    encoder = dataclasses.replace(PRESETS["tiny"], vocab_size=store.tokenizer.vocab_size)
-    params = batches.filled(batches.param_shapes(BERT(), encoder), scale=0.02)
-    settings = to_dict(from_dict({"model": {"preset": "tiny"}}))
-    export.write(tmp_path / "runs/tiny/export", export.Export(settings, encoder, params, store.tokenizer, {}))
-    page = (ROOT / "docs/concepts/taps.md").read_text()
-    [(code, expected)] = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", page, re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    exec(code, {})
-    assert capsys.readouterr().out == expected
+@pytest.mark.parametrize("kind", ["distilled", "replacing", "mylab:Wrapper"])
+@pytest.mark.parametrize("examples", [{"kind": "labeled_text", "unlabeled": "more.txt"}, {}, None, 3, ["a"]])
+def test_every_wrapper_is_removed_with_its_teacher(kind, examples):
+    """Malformed examples are kept: building the configuration reports them."""
+    student = {"kind": "mlm", "masking": {"kind": "phrases", "lexicon": "a.txt"}}
+    objective = {"kind": kind, "objective": student, "teacher": "t", "own": 1}
+    task = {"objective": {"kind": kind, "objective": objective}, "weight": 2.0}
+    kept = {"kind": "labeled_text"} if isinstance(examples, dict) and examples else examples
+    settings = {"tasks": {"good": task | {"examples": examples}, "bad": 3}}
+    expected = {"good": {"objective": student, "weight": 2.0, "examples": kept}, "bad": 3}
+    assert private_paths.without_teachers(settings) == {"tasks": expected}
+    read = private_paths.read_from_export(settings)["tasks"]["good"]
+    assert read["objective"] == {"kind": "mlm", "masking": {"kind": "phrases"}} and read["examples"] == kept
+    assert private_paths.without_teachers({"tasks": {"good": task}})["tasks"]["good"].keys() == {"objective", "weight"}
 
 
-@pytest.mark.parametrize("suffix, complaint", [("/nowhere", "does not exist"), ("@7", "has no checkpoint 7")])
-def test_a_missing_model_is_reported(undisturbed, suffix, complaint):
-    with pytest.raises(UserError, match=complaint):
-        bertjax.load(f"{undisturbed}{suffix}")
-
-
-@pytest.mark.parametrize(
-    "name, path, step",
-    [
-        ("runs/tiny", "runs/tiny", ""),
-        ("runs/tiny@20", "runs/tiny", "20"),
-        ("/home/me@host/run", "/home/me@host/run", ""),
-    ],
-)
-def test_a_step_follows_the_last_at_sign(name, path, step):
-    assert split_name(name) == (path, step)
+def test_an_export_and_its_card_hold_no_path(undisturbed, tmp_path):
+    secret = Path(SavedModel(undisturbed).settings["data"]["corpus"])
+    files = [path for path in (undisturbed / "export").rglob("*") if path.is_file()]
+    assert {"bertjax.json", "README.md"} <= {path.name for path in files}
+    assert [path for path in files if str(secret.parent).encode() in path.read_bytes()] == []
+    model = SavedModel(undisturbed).export  # a checkpoint has the paths
+    assert model.settings["data"]["corpus"] == str(secret)
+    model.settings["data"]["corpus"] = "gs://acme-secret-project/customer-mails/mails.txt"
+    export.write(tmp_path / "export", model)
+    assert "acme" not in (tmp_path / "export" / "bertjax.json").read_text()
+    convert.run(tmp_path / "export", tmp_path / "hf")
+    card = (tmp_path / "hf" / "README.md").read_text()
+    assert "`mails.txt`" in card and "acme" not in card

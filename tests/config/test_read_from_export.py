@@ -12,14 +12,12 @@ from pathlib import Path
 import pytest
 
 from bertjax import analysis
-from bertjax.analysis.subject import open_subjects
 from bertjax.cli import compress, evaluate
 from bertjax.cli.compress import Cuts
-from bertjax.config import export, private_paths
-from bertjax.config.config import CONFIG_UNIONS, Config, from_dict, to_dict
+from bertjax.config import private_paths
+from bertjax.config.config import CONFIG_UNIONS, Config
 from bertjax.config.opening import SavedModel
 from bertjax.config.registry import Union
-from bertjax.data.config import DataConfig
 from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.inference.base import config_of
 from bertjax.objectives.distill.teacher import Teacher
@@ -27,7 +25,6 @@ from bertjax.runtime.errors import UserError
 from bertjax.training.config import EvalConfig, RuntimeConfig
 from bertjax.training.optim.config import OptimizerConfig
 from tests import runs
-from tests.interop import models
 from tests.object_store import ObjectStore
 
 # Every setting of a run. A new one must be put into one of the two lists: what would it do in the file of a stranger?
@@ -261,49 +258,6 @@ def test_data_that_an_export_names_is_printed_and_not_opened(hostile, data, show
         with pytest.raises(UserError, match="that it names is not opened .*or name the run itself$") as caught:
             use()
         assert shown in str(caught.value) and "--corpus=CORPUS" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "data", [{"corpus": "embedded:ko"}, {"sources": {"a": {"corpus": "embedded:en"}, "b": {"corpus": "embedded:ko"}}}]
-)
-def test_a_corpus_that_comes_with_bertjax_needs_no_name(hostile, data):
-    _set_data(hostile, {"corpus": "embedded:en"} | data)
-    saved = SavedModel(hostile)
-    saved.check_data("--corpus=CORPUS")
-    names = [source.corpus for source in saved.config.data.named_sources.values()]
-    assert names == [source.corpus for source in from_dict({"data": data}).data.named_sources.values()]
-
-
-def test_a_labeled_file_that_an_export_names_is_not_opened(tmp_path):
-    model = models.fine_tuned("classification", models.trained())
-    [task] = model.settings["tasks"].values()
-    task["examples"] |= {"train": "/etc/train", "heldout": "/etc/passwd", "further_heldout": {"a": "/etc/a"}}
-    export.write(tmp_path / "export", model)
-    manifest = json.loads((tmp_path / "export" / "bertjax.json").read_text())
-    [task] = manifest["config"]["tasks"].values()
-    task["examples"] |= {"train": "/etc/train", "heldout": "/etc/passwd", "further_heldout": {"a": "/etc/a"}}
-    (tmp_path / "export" / "bertjax.json").write_text(json.dumps(manifest))
-    with pytest.raises(UserError, match=r"that it names is not opened \('/etc/passwd'\); add --corpus=CORPUS"):
-        evaluate.run(str(tmp_path / "export"))
-    with pytest.raises(UserError, match="that it names is not opened .*--labeled=FILE"):
-        analysis.run("layers", tmp_path / "export")
-    [subject] = open_subjects([str(tmp_path / "export")])
-    examples = subject.finetuned.examples
-    assert not (examples.train or examples.heldout or examples.further_heldout) and examples.label
-
-
-def test_a_checkpoint_beside_a_manifest_is_that_of_the_run(undisturbed, tmp_path):
-    """A workdir is read by its own record, whatever else is in it."""
-    shutil.copytree(undisturbed, tmp_path / "run", ignore=shutil.ignore_patterns("export", "events"))
-    shutil.copy(undisturbed / "export" / "bertjax.json", tmp_path / "run")
-    saved = SavedModel(f"{tmp_path / 'run'}@100")
-    assert not saved.is_export and saved.config == SavedModel(undisturbed).config
-
-
-def test_a_run_of_one_s_own_keeps_all_of_its_settings(undisturbed):
-    config = SavedModel(undisturbed).config
-    assert config.data.store != DataConfig.store and config.eval != EvalConfig()
-    assert to_dict(config) == SavedModel(undisturbed).settings
 
 
 def _set_data(folder: Path, data: dict) -> None:

@@ -1,15 +1,19 @@
 """Frames of examples: places of [CLS] and [SEP], segments and labels of tokens, and trimming of long examples."""
 
-import itertools
+import dataclasses
+import json
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.data.examples import Vocabulary, add_special_tokens
-from bertjax.data.framing import Frame, kept_of_pair, most_context, special_tokens, truncate, windows
-from bertjax.runtime.errors import UserError
+from bertjax.data.batch import core, place
+from bertjax.data.examples import Ragged, Vocabulary, add_special_tokens
+from bertjax.data.framing import most_context, truncate, windows
+from bertjax.data.tokenizer import tokenizer_json
+from bertjax.data.tokenizer.layout import template
+from tests.interop import models
 
 CLS, SEP = -1, -2
 
@@ -33,27 +37,6 @@ def test_a_pair_is_cut_as_by_the_loop(lengths, seq_len):
     assert notes == ({f"cut to {seq_len} tokens": too_long} if too_long else {})
 
 
-def test_a_pair_and_a_single_sentence_are_cut():
-    a, b = np.array([5, 5, 9, 1, 4]), np.array([5, 2, 1, 9, 5])
-    assert np.stack(kept_of_pair(a, b, 7)).tolist() == [[4, 5, 6, 1, 4], [3, 2, 1, 6, 3]]
-    assert truncate([[1, 2, 3, 4], [5]], None, 5) == ([[1, 2, 3], [5]], None, {"cut to 5 tokens": 1})
-    assert truncate([[1, 2, 3], [5]], None, 5) == ([[1, 2, 3], [5]], None, {})
-
-
-@given(st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=4), max_size=5))
-def test_a_frame_holds_any_number_of_parts(examples):
-    """`examples` are the lengths of the parts of each."""
-    parts = np.array([len(lengths) for lengths in examples], np.int64)
-    text_lengths = np.array(list(itertools.chain.from_iterable(examples)), np.int64)
-    frame, text = Frame.of(text_lengths, parts), itertools.count()
-    expected = [[CLS, *itertools.chain(*([*itertools.islice(text, n), SEP] for n in lengths))] for lengths in examples]
-    tokens = frame.tokens(np.arange(text_lengths.sum()), CLS, SEP)
-    assert tokens.tolist() == list(itertools.chain(*expected)) and tokens.dtype == np.int32
-    assert np.diff(frame.offsets).tolist() == [special_tokens(len(lengths)) + sum(lengths) for lengths in examples]
-    assert frame.is_text.tolist() == [token not in (CLS, SEP) for token in tokens]
-    assert frame.part_lengths.sum() == len(tokens) and (tokens[frame.separators] == SEP).all()
-
-
 def test_special_tokens_segments_and_labels(store):
     vocabulary, unk = Vocabulary.of(store.tokenizer), store.tokenizer.unk_id
     cls, sep = vocabulary.cls_id, vocabulary.sep_id
@@ -68,13 +51,6 @@ def test_special_tokens_segments_and_labels(store):
     assert single.tokens.tolist() == [cls, 20, sep, cls, 21, 22, sep] and not single.segments.any()
     assert single.special.tolist() == [True, False, True, True, False, False, True]
     assert single.token_labels["place"].tolist() == [-1, 7, -1, -1, 8, 9, -1]
-
-
-@pytest.mark.parametrize("second, least", [(None, 2), ([[3]], 3)])
-def test_an_example_needs_room_for_its_special_tokens(second, least):
-    truncate([[1, 2]], second, least)
-    with pytest.raises(UserError, match=rf"^seq_len={least - 1} is too short; .* take {least}: raise"):
-        truncate([[1, 2]], second, least - 1)
 
 
 @settings(deadline=None)
@@ -92,5 +68,56 @@ def test_every_token_is_in_a_window_and_belongs_to_one(length, room, stride):
         assert min(token - bounds[owner, 0], bounds[owner, 1] - 1 - token) == max(context)
 
 
-def test_a_token_belongs_to_the_window_with_the_longest_shorter_side():
-    assert most_context(np.array([[0, 6], [3, 9]])).tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 1]
+PAD, CLS_LAST_CLS, CLS_LAST_SEP, MASK = range(4)
+FIRST = Vocabulary(40, PAD, CLS_LAST_CLS, CLS_LAST_SEP, MASK, special_ids=(PAD, CLS_LAST_CLS, CLS_LAST_SEP, MASK))
+LAST = dataclasses.replace(FIRST, cls_last=True)
+TEXTS = st.lists(st.lists(st.integers(4, 39), min_size=1, max_size=6), min_size=1, max_size=6)
+
+
+def examples(first, second=None):
+    """The examples in both layouts, with a label of every token of the last segment."""
+    last = first if second is None else second
+    numbers = np.concatenate([np.arange(len(ids)) for ids in last])
+    return [add_special_tokens(first, second, one, {}, {"number": (numbers, -1)}) for one in (FIRST, LAST)]
+
+
+@given(TEXTS, st.booleans())
+def test_an_example_has_its_text_first_and_cls_in_a_segment_of_its_own(texts, pairs):
+    before, after = examples(texts, texts[::-1] if pairs else None)
+    np.testing.assert_array_equal(after.offsets, before.offsets)
+    for a, b, labels, segments, ours in zip(
+        before.token_lists(),
+        after.token_lists(),
+        *(np.split(values, before.offsets[1:-1]) for values in (before.token_labels["number"], before.segments)),
+        np.split(np.arange(len(after.tokens)), after.offsets[1:-1]),
+        strict=True,
+    ):
+        assert b.tolist() == [*a[1:], CLS_LAST_CLS]
+        assert after.token_labels["number"][ours].tolist() == [*labels[1:], -1]
+        assert after.segments[ours].tolist() == [*segments[1:], 2]
+    assert (after.tokens[after.offsets[:-1] + after.cls_index] == CLS_LAST_CLS).all()
+    assert (before.tokens[before.offsets[:-1] + before.cls_index] == CLS_LAST_CLS).all()
+    assert (after.tokens[after.offsets[:-1] + after.text_index] >= 4).all()
+
+
+def test_the_summary_of_packed_examples_is_read_at_cls():
+    _, ragged = examples([[5, 6], [7], [8, 9, 10]])
+    ragged = Ragged.join([ragged.take(np.array([2, 0])), ragged.take(np.array([1]))])
+    arrays = core(place(ragged, np.array([[0, 2], [1, -1]]), 12, LAST))
+    columns = arrays["summary_positions_BN"]
+    np.testing.assert_array_equal(columns, [[4, 7], [3, 0]])
+    assert (
+        [arrays["tokens_BT"][0, column] for column in columns[0]]
+        == [CLS_LAST_CLS, CLS_LAST_CLS]
+        == [arrays["tokens_BT"][1, 3], CLS_LAST_CLS]
+    )
+    np.testing.assert_array_equal(arrays["positions_BT"][0, :8], [0, 1, 2, 3, 4, 0, 1, 2])
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    """A tokenizer, and the same with a template that puts [CLS_LAST_CLS] last."""
+    ours = models.trained()
+    cls, sep = ((ours.piece(number), number) for number in (ours.cls_id, ours.sep_id))
+    described = [ours.description | {"post_processor": template(cls, sep, 1, last)} for last in (False, True)]
+    return [tokenizer_json.from_json(json.dumps(description).encode(), "test") for description in described]

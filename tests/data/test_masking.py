@@ -9,21 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data.batch import Draw, PlacedExamples, place
-from bertjax.data.examples import Ragged, Vocabulary
+from bertjax.data.examples import Ragged
 from bertjax.data.masking import (
-    KINDS,
     MASKINGS,
     NgramMasking,
     SpanMasking,
     TokenMasking,
-    WordMasking,
     gather_masked,
     mask,
 )
 from bertjax.data.masking.kinds import SPAN_SHARES, BoundPhraseMasking, UnitMasking, words_of
 from bertjax.data.text.lexicon import Lexicon
 from bertjax.runtime.errors import UserError
-from tests.ragged import CLS, MASK, PAD, SEP, UNK, VOCABULARY, first_epoch, of, one_a_row, random
+from tests.ragged import CLS, MASK, SEP, VOCABULARY, first_epoch, of, one_a_row, random
 from tests.ragged import random as examples
 
 
@@ -47,52 +45,6 @@ def test_statistics_over_a_million_tokens(million):
     assert not VOCABULARY.is_special[replacements].any()
     counts = np.bincount(replacements, minlength=507)[7:]
     assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() == pytest.approx(499, abs=5 * np.sqrt(2 * 499))
-
-
-def test_random_tokens_and_epochs_of_examples():
-    few = Vocabulary(9, PAD, CLS, SEP, MASK, (0, 1, 2, 3, 4, 5, 6))
-    tokens = np.tile([CLS, 7, 8, SEP], 500).astype(np.int32)
-    ragged = Ragged(tokens, 0 * tokens, few.is_special[tokens], np.arange(501) * 4, {}, np.arange(500))
-    placed = place(ragged, np.arange(500)[:, None], 4, few)
-    masked = mask(placed, first_epoch(ragged), TokenMasking(rate=0.99, mask=0.0, random=1.0))
-    np.testing.assert_array_equal(masked.tokens.reshape(500, 4), np.tile([CLS, 8, 7, SEP], (500, 1)))
-    ragged = examples(np.full(50, 40), np.arange(50))
-    placed, masking = one_a_row(ragged), TokenMasking()
-    at = [mask(placed, Draw(0, np.full(50, epoch)), masking).tokens for epoch in (0, 1)]
-    mixed = mask(placed, Draw(0, np.arange(50) % 2), masking).tokens.reshape(50, 40)
-    np.testing.assert_array_equal(mixed[0::2], at[0].reshape(50, 40)[0::2])
-    np.testing.assert_array_equal(mixed[1::2], at[1].reshape(50, 40)[1::2])
-    assert (at[0] != at[1]).any() and (at[0] != mask(placed, first_epoch(ragged, 1), masking).tokens).any()
-
-
-@given(st.lists(st.integers(2, 60), min_size=1, max_size=20), st.floats(0.01, 0.99))
-@settings(max_examples=40, deadline=None)
-def test_every_example_has_exactly_its_share_of_predictions(lengths, rate):
-    ragged = examples(np.array(lengths), np.arange(len(lengths)))
-    masked = mask(one_a_row(ragged), first_epoch(ragged), TokenMasking(rate=rate))
-    maskable = np.array(lengths) - 2
-    counts = np.minimum(np.maximum(1, np.floor(rate * maskable + 0.5)), maskable)
-    np.testing.assert_array_equal(np.bincount(ragged.token_examples, masked.chosen), counts)
-
-
-def test_masked_positions_are_gathered_from_packed_rows():
-    ragged = examples(np.array([5, 6, 4]), np.array([1, 2, 3]))
-    placed = place(ragged, np.array([[1, 0], [-1, 2]]), 12, VOCABULARY)
-    chosen = np.array([0, 1, 0, 1, 0] + [0, 0, 1, 1, 0, 0] + [0, 0, 1, 0], bool)
-    text = ragged.tokens
-    predicted = gather_masked(placed, chosen, 4)
-    np.testing.assert_array_equal(predicted["positions_BK"], [[2, 3, 7, 9], [2, 0, 0, 0]])
-    np.testing.assert_array_equal(predicted["labels_BK"], [[text[7], text[8], text[1], text[3]], [text[13], 0, 0, 0]])
-    np.testing.assert_array_equal(predicted["weights_BK"], [[1, 1, 1, 1], [1, 0, 0, 0]])
-    np.testing.assert_array_equal(predicted["dropped_B"], [0, 0])
-    assert predicted["weights_BK"].dtype == np.float32
-    assert {predicted[name].dtype for name in ("positions_BK", "labels_BK", "dropped_B")} == {np.dtype(np.int32)}
-
-    # What a row has no place for does not get into the next one, which is empty here.
-    capped = gather_masked(placed, chosen & (ragged.token_examples < 2), 3)
-    np.testing.assert_array_equal(capped["positions_BK"], [[2, 3, 7], [0, 0, 0]])
-    np.testing.assert_array_equal(capped["weights_BK"], [[1, 1, 1], [0, 0, 0]])
-    np.testing.assert_array_equal(capped["dropped_B"], [1, 0])
 
 
 @pytest.mark.parametrize(
@@ -121,26 +73,6 @@ def test_masks_are_equal_to_recorded_ones():
     assert digests == ["6d751b9580cb8486", "abf7c40b9f0ffe43"]
 
 
-@given(st.integers(1, 16), st.floats(0.05, 0.5), st.integers(0, 99))
-@settings(max_examples=100, deadline=None)
-def test_packed_examples_fit_the_capacity(row_examples, rate, seed):
-    """Each example rounds its share up by at most one half; with eight tokens the share is at least one."""
-    lengths = np.random.default_rng(seed).integers(2 + 10, 40, row_examples)
-    ragged = examples(lengths, np.arange(row_examples))
-    placed = place(ragged, np.arange(row_examples)[None], int(lengths.sum()), VOCABULARY)
-    masking = TokenMasking(rate=rate)
-    places = masking.capacity(placed.seq_len, row_examples)
-    assert places % 8 == 0
-    assert gather_masked(placed, mask(placed, first_epoch(ragged), masking).chosen, places)["dropped_B"].sum() == 0
-
-
-def test_an_unknown_kind_is_refused():
-    assert MASKINGS.class_of(None) is TokenMasking
-    assert {kind: MASKINGS.class_of(kind)().kind for kind in KINDS} == {kind: kind for kind in KINDS}
-    with pytest.raises(UserError, match="masking.kind='word' is unknown; choose one of tokens, words, ngrams, spans"):
-        MASKINGS.class_of("word")
-
-
 NO_PHRASES = Lexicon({}, "")
 
 
@@ -154,7 +86,6 @@ def make(kind: str, **choices) -> UnitMasking:
 
 UNITS = ("words", "ngrams", "ngrams of 5", "spans", "phrases")
 each_kind = pytest.mark.parametrize("kind", UNITS)
-any_kind = st.sampled_from(UNITS)
 
 
 @pytest.fixture(scope="module")
@@ -213,36 +144,6 @@ def test_units_are_chosen_whole_and_replaced_together_or_token_by_token(kind, lo
     assert both == pytest.approx(expected[0], abs=0.02) and one == pytest.approx(expected[1], abs=0.02)
 
 
-@each_kind
-def test_units_are_whole_words_within_a_segment(kind):
-    """A [SEP], an [UNK] and the edge of a segment end a unit; the start of a word ends the word before it."""
-    rng = np.random.default_rng(0)
-    texts, segments = [], []
-    for _ in range(400):
-        a, b, c = (rng.integers(7, 507, rng.integers(1, 30)) for _ in range(3))
-        texts.append(np.concatenate([[CLS], a, [UNK], b, [SEP], b, c, [SEP]]))
-        segments.append(np.repeat([0, 1, 2], [len(a) + len(b) + 3, len(b), len(c) + 1]))
-    ragged = of(texts, np.arange(400), segments)
-    placed, masking = one_a_row(ragged), make(kind)
-    units = unit_of_tokens(masking, placed, first_epoch(ragged))
-    inner = np.flatnonzero((units[1:] == units[:-1]) & (units[1:] >= 0)) + 1
-    assert len(inner) > 1000
-    assert not ragged.special[inner - 1].any() and (ragged.segments[inner] == ragged.segments[inner - 1]).all()
-    starts = np.flatnonzero((units[1:] != units[:-1]) & (units[1:] >= 0)) + 1
-    after_edge = ragged.special[starts - 1] | (ragged.segments[starts] != ragged.segments[starts - 1])
-    assert (after_edge | ~VOCABULARY.continues_word[ragged.tokens[starts]]).all()
-
-
-def test_words_equal_those_of_a_plain_loop():
-    ragged = random(np.arange(3, 40), np.arange(37))
-    expected, word = [], -1
-    for token, special, before in zip(ragged.tokens, ragged.special, [True, *ragged.special[:-1]], strict=True):
-        word += bool(not special and (before or not VOCABULARY.continues_word[token]))
-        expected.append(-1 if special else word)
-    units = unit_of_tokens(WordMasking(), one_a_row(ragged), first_epoch(ragged))
-    np.testing.assert_array_equal(units, expected)
-
-
 @pytest.mark.parametrize(
     "masking, shares",
     [
@@ -266,15 +167,6 @@ def test_lengths_follow_the_paper_if_the_segment_has_room(masking, shares, long_
     assert (lengths <= words.room[first]).all()
 
 
-def test_the_distribution_of_spans_equals_that_of_the_paper():
-    assert len(SPAN_SHARES) == 10 and SPAN_SHARES.sum() == pytest.approx(1)
-    np.testing.assert_allclose(SPAN_SHARES[1:] / SPAN_SHARES[:-1], 0.8)
-    assert (SPAN_SHARES * np.arange(1, 11)).sum() == pytest.approx(3.8, abs=0.01)
-    ragged = of([np.array([CLS, 10, *[310] * 97, SEP])] * 4000, np.arange(4000))
-    counts = np.bincount(ragged.token_examples, mask(one_a_row(ragged), first_epoch(ragged), WordMasking()).chosen)
-    assert (counts == 98).mean() == pytest.approx(15 / 98, abs=5 * np.sqrt(0.15 * 0.85 / 4000))
-
-
 @each_kind
 def test_no_token_is_more_likely_than_another(kind):
     """Also in short examples of one long and several short words, for which other rules favor the short ones."""
@@ -284,21 +176,6 @@ def test_no_token_is_more_likely_than_another(kind):
     assert not chosen[:, [0, -1]].any()
     deviation = np.sqrt(0.3 * 0.7 / 20_000)
     assert np.abs(chosen[:, 1:-1].mean(axis=0) - 0.3).max() < 5 * deviation
-
-
-@given(any_kind, st.lists(st.integers(2, 60), min_size=1, max_size=20), st.floats(0.01, 0.99))
-@settings(max_examples=80, deadline=None)
-def test_an_example_misses_its_share_by_less_than_its_longest_unit(kind, lengths, rate):
-    ragged = random(np.array(lengths), np.arange(len(lengths)))
-    placed, masking, draw = one_a_row(ragged), make(kind, rate=rate), first_epoch(ragged)
-    chosen = mask(placed, draw, masking).chosen
-    maskable = np.array(lengths) - 2
-    share = np.minimum(np.maximum(1, np.floor(rate * maskable + 0.5)), maskable)
-    units = unit_of_tokens(masking, placed, draw)
-    sizes = np.bincount(units[units >= 0], minlength=1)
-    for m, given_up in enumerate(np.bincount(ragged.token_examples, chosen)):
-        own = np.unique(units[(ragged.token_examples == m) & (units >= 0)])
-        assert abs(given_up - share[m]) <= max(sizes[own], default=0)
 
 
 @given(st.sampled_from(("tokens", *UNITS)), st.permutations(range(12)), st.integers(1, 3), st.integers(1, 12))
@@ -328,31 +205,6 @@ def test_masks_depend_on_the_seed_and_repeat_after_d_epochs_and_only_then(kind):
         np.testing.assert_array_equal(mask(placed, Draw(0, np.full(50, epoch)), again).tokens, tokens)
     a, b = (mask(placed, first_epoch(placed.ragged, seed), masking).chosen for seed in (0, 1))
     assert (a != b).mean() > 0.2
-
-
-@each_kind
-@pytest.mark.parametrize(
-    "text, most",
-    [
-        ([CLS, SEP], 0),
-        ([CLS, 10, SEP], 1),
-        ([CLS, 400, SEP], 1),
-        ([CLS, UNK, UNK, SEP], 0),
-        ([CLS, 10, *[310] * 97, SEP], 98),
-        ([CLS, *[310] * 98, SEP], 98),
-    ],
-    ids=["empty", "one token", "one continuation", "all special", "a giant word", "no word starts"],
-)
-def test_unusual_examples_separately_and_in_a_batch(kind, text, most):
-    odd, plain = np.array(text), np.array([CLS, 10, 11, 12, 13, SEP])
-    for texts in ([odd], [plain, odd, plain]):
-        ragged = of(texts, np.arange(len(texts)))
-        placed = one_a_row(ragged)
-        for epoch in range(20):
-            masked = mask(placed, Draw(0, np.full(len(texts), epoch)), make(kind))
-            counts = np.bincount(ragged.token_examples, masked.chosen)
-            assert counts[min(1, len(texts) - 1)] in {0, most} if most != 1 else 1
-            assert not masked.chosen[ragged.special].any()
 
 
 @pytest.mark.parametrize(

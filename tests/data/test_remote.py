@@ -7,13 +7,10 @@ import os
 import threading
 
 import fsspec
-import numpy as np
 import pytest
 import tenacity
-from etils import epath
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
-from bertjax.data import plan as plans
 from bertjax.data import remote, sources
 from bertjax.data.config import DataConfig, TokenizerConfig
 from bertjax.data.formats.runs import FullSentences
@@ -21,7 +18,7 @@ from bertjax.data.plan import Spec, open_or_make
 from bertjax.data.preparation.prepare import open_or_prepare, prepare
 from bertjax.data.preparation.spec import spec_of
 from bertjax.data.store import TokenStore
-from bertjax.runtime import command_line, storage
+from bertjax.runtime import storage
 from bertjax.runtime.errors import UserError
 from bertjax.training import resolve
 from bertjax.training.parallel import processes
@@ -81,75 +78,11 @@ def config(tmp_path, monkeypatch):
     )
 
 
-def test_a_store_is_built_in_the_cache_and_uploaded(config, tmp_path):
-    made = prepare(config)
-    assert made.path.parent == tmp_path / "cache" and (store_path(config) / "manifest.json").exists()
-    elsewhere = dataclasses.replace(config, cache_dir=str(tmp_path / "other host"))
-    copied = open_or_prepare(elsewhere, may_prepare=False)
-    assert copied.path.parent == tmp_path / "other host" and copied.fingerprint == made.fingerprint
-    assert {path.name for path in copied.path.rglob("*")} == {path.name for path in made.path.rglob("*")}
-    TokenStore.open(copied.path, verify=True)
-    written = (copied.path / "manifest.json").stat().st_mtime_ns
-    open_or_prepare(elsewhere, may_prepare=False)
-    assert (copied.path / "manifest.json").stat().st_mtime_ns == written
-
-
-def test_a_damaged_remote_store_is_refused_and_leaves_no_copy(config, tmp_path):
-    made = prepare(config)
-    tokens = store_path(config) / "train.tokens.bin"
-    content = bytearray(tokens.read_bytes())
-    content[100] ^= 1
-    tokens.write_bytes(content)
-    with pytest.raises(UserError, match="train.tokens.bin was altered"):
-        TokenStore.open(store_path(config), cache_dir=str(tmp_path / "other host"))
-    assert not (tmp_path / "other host" / made.path.name).exists()
-
-
-def test_a_copy_that_was_cut_short_is_made_again(config, tmp_path, monkeypatch):
-    prepare(config)
-    copy = tmp_path / "other host" / store_path(config).name
-
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(os, "rename", killed)
-        TokenStore.open(store_path(config), cache_dir=str(copy.parent))
-    assert not copy.exists() and any(copy.parent.iterdir())
-    assert TokenStore.open(store_path(config), cache_dir=str(copy.parent)).path == copy
-
-
 def test_a_store_that_does_not_exist(config):
     with pytest.raises(UserError, match="there is no token store s3://bucket/stores/corpus-.*make it first"):
         open_or_prepare(config, may_prepare=False)
     with pytest.raises(UserError, match="s3://bucket/none holds no token store"):
         TokenStore.open("s3://bucket/none", cache_dir=config.cache_dir)
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "message"),
-    [
-        (
-            PermissionError("no\naccess"),
-            2,
-            "cannot look into s3://bucket/.*: no; check the address and your rights$",
-        ),
-        (
-            RuntimeError("no route\nto host"),
-            75,
-            "^s3://bucket/stores/.*: no route after 8 attempts; run the same",
-        ),
-    ],
-)
-def test_an_error_of_the_file_system_is_one_line(config, monkeypatch, error, code, message):
-    def fail(*_, **__):
-        raise error
-
-    monkeypatch.setattr(storage, "_WAIT", tenacity.wait_none())
-    monkeypatch.setattr(Bucket, "exists", fail)
-    with pytest.raises(UserError, match=message) as raised:
-        open_or_prepare(config, may_prepare=False)
-    assert command_line.code_for(raised.value) == code
 
 
 def test_a_copy_is_made_in_pieces_and_a_piece_that_fails_is_read_again(config, tmp_path, monkeypatch):
@@ -186,21 +119,6 @@ def test_a_copy_that_rots_is_found_after_a_week_and_made_again(config, capsys):
     assert "the copy is made again: token store" in capsys.readouterr().err
 
 
-def test_plans_are_kept_beside_the_remote_store(config, tmp_path, monkeypatch):
-    spec = Spec("train", FullSentences(), 32, seed=0)
-    plan = open_or_make(prepare(config), spec)
-    elsewhere = TokenStore.open(store_path(config), cache_dir=str(tmp_path / "other host"))
-
-    def fail(*_):
-        raise AssertionError("the plan is made again")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(plans, "_make", fail)
-        copied = open_or_make(elsewhere, spec)
-    assert copied.path != plan.path and copied.fingerprint == plan.fingerprint and copied.counts == plan.counts
-    np.testing.assert_array_equal(copied.rows_RN, plan.rows_RN)
-
-
 def test_a_plan_that_cannot_be_uploaded_is_used_all_the_same(config, tmp_path, monkeypatch, caplog):
     store = prepare(config)
     opened = Bucket._open
@@ -231,9 +149,3 @@ def test_process_0_prepares_and_the_others_wait_and_copy(config, tmp_path, monke
     opened = resolve.open_store(dataclasses.replace(config, cache_dir=str(tmp_path / "here")), None)
     assert waited == [("prepare", opened.fingerprint)] and opened.path.parent == tmp_path / "here"
     assert opened.origin.startswith("s3://bucket/stores/corpus-")
-
-
-def test_stores_with_one_name_in_two_folders_have_copies_of_their_own(tmp_path):
-    names = [f"gs://bucket/{place}/{name}" for place in ("law", "web") for name in ("store", "corpus-0123456789ab")]
-    copies = [remote.cached(epath.Path(name), str(tmp_path)) for name in names]
-    assert copies[0] != copies[2] and copies[1] == copies[3] == tmp_path / "corpus-0123456789ab"

@@ -11,7 +11,6 @@ from bertjax.data.config import DataConfig
 from bertjax.data.examples import Vocabulary
 from bertjax.data.formats import FORMATS, KINDS
 from bertjax.data.framing import special_tokens
-from bertjax.data.inspect.report import report
 from bertjax.data.masking import KINDS as MASKING_KINDS
 from bertjax.data.masking import MASKINGS, mask
 from bertjax.data.plan import Plan, Spec, open_or_make
@@ -112,24 +111,6 @@ def test_maskings_predict_something_in_every_row(store_of, name, kind):
     assert share == (pytest.approx(0.5, abs=0.05) if kind == "uniform" else pytest.approx(0.15, abs=0.01))
 
 
-def mean_run(store: TokenStore) -> float:
-    """Return the mean number of neighboring predictions with whole words."""
-    chosen = np.concatenate(chosen_tokens(placed(store), "words", store))
-    return chosen.sum() / np.count_nonzero(chosen[1:] & ~chosen[:-1])
-
-
-@each_script
-def test_words_are_as_long_as_in_english(store_of, name):
-    # A Korean word is a stem with its particles, two pieces and more in this small vocabulary.
-    allowed = 0.6 if name == "hangul" else 0.2
-    assert mean_run(store_of(name)) == pytest.approx(mean_run(store_of("latin")), rel=allowed)
-
-
-@each_script
-def test_the_report_has_no_warning(store_of, name):
-    assert "warning" not in report(store_of(name))
-
-
 @functools.cache
 def sentences_of(name: str) -> list[str]:
     return [sentence for text in scripts.texts(name) for sentence in split(text, "punctuation")]
@@ -152,11 +133,3 @@ def test_tokenizers_keep_the_text_and_know_its_words(name, kind):
         assert len(ids) / words < 1.6, "a unit of masking is a piece, not a clause"
     decoded = "".join(tokens.decode(part) for part in np.split(ids, np.cumsum(lengths)[:-1]))
     assert "".join(decoded.split()) == "".join("".join(sentences).split()) or kind == "wordpiece"
-
-
-@pytest.mark.parametrize("name", ["devanagari", "tamil", "thai"])
-def test_byte_level_bpe_is_about_as_short_as_unigram(name):
-    unigram, byte_bpe = (
-        len(trained(name, kind).encode_flat(sentences_of(name))[0]) for kind in ("unigram", "byte_bpe")
-    )
-    assert byte_bpe < 1.5 * unigram

@@ -69,40 +69,6 @@ def test_documents_are_read_back_also_in_other_processes(folder):
     assert pickle.loads(pickle.dumps(opened)).fingerprint == opened.fingerprint
 
 
-def test_a_source_has_its_documents_and_all_tokens(folder):
-    opened = TokenStore.open(folder)
-    assert opened.manifest["sources"]["train"] == {"a": [0, 1], "b": [1, 1], "c": [1, 3]}
-    for name in SPLITS:
-        whole, documents = opened.split(name), []
-        for source in ("a", "b", "c"):
-            split = pickle.loads(pickle.dumps(opened.split(name, source)))
-            assert len(split.documents) == DOCUMENTS[name][source] + 1
-            np.testing.assert_array_equal(split.sentences, whole.sentences)
-            np.testing.assert_array_equal(split.tokens, whole.tokens)
-            documents += read(split)
-        assert documents == CONTENT[name]
-    with pytest.raises(UserError, match="train split .* has no source 'd'; it has a, b, c"):
-        opened.split("train", "d")
-
-
-def test_unigram_counts(folder, trained, monkeypatch):
-    monkeypatch.setattr(store, "COUNTED_AT_ONCE", 4)
-    expected_V = np.zeros(trained.vocab_size, np.int64)
-    expected_V[[1, 7, 8, 9]] = 2, 1, 1, 2
-    opened = TokenStore.open(folder, verify=True)
-    np.testing.assert_array_equal(opened.unigram_counts("heldout"), expected_V)
-    with monkeypatch.context() as patch:
-        patch.setattr(np, "bincount", lambda *_, **__: pytest.fail("the tokens are counted again"))
-        np.testing.assert_array_equal(opened.unigram_counts("heldout"), expected_V)
-    del opened.manifest["files"]["heldout.unigrams.bin"]  # as in a store of before
-    np.testing.assert_array_equal(opened.unigram_counts("heldout"), expected_V)
-
-
-@pytest.mark.parametrize("vocab_size, dtype", [(65_536, np.uint16), (65_537, np.uint32)])
-def test_ids_have_two_bytes_if_all_fit(vocab_size, dtype):
-    assert store.token_dtype(vocab_size) == dtype and np.iinfo(dtype).max >= vocab_size - 1
-
-
 def cut(path):
     os.truncate(path, path.stat().st_size - 1)
 

@@ -2,13 +2,11 @@
 
 import contextlib
 import itertools
-import json
 import math
 import os
 import re
 import shutil
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -79,19 +77,6 @@ def test_a_batch_that_is_not_finite_costs_only_its_step(flags, tmp_path, monkeyp
     assert records[29]["train/update_norm"] == 0.0
     assert records[29]["train/parameter_norm"] == records[28]["train/parameter_norm"]
     assert all(math.isfinite(record["train/mlm_loss"]) for record in records[30:])
-
-
-def test_a_clock_that_goes_backwards_changes_nothing(flags, undisturbed, tmp_path, monkeypatch):
-    now, started = time.time(), time.monotonic()
-    ticks = itertools.count()
-    monkeypatch.setattr(time, "time", lambda: now - next(ticks))
-    runs.train_here(flags, tmp_path, lambda step: None)
-    monkeypatch.undo()
-    assert runs.weights(tmp_path) == runs.weights(undisturbed)
-    assert runs.losses(tmp_path) == runs.losses(undisturbed)
-    assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == [40, 80, 90, 100]
-    [elapsed] = json.loads((tmp_path / "elapsed.json").read_text())
-    assert 0.0 <= elapsed <= time.monotonic() - started
 
 
 def test_a_kill_during_a_save(flags, undisturbed, tmp_path):

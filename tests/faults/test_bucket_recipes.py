@@ -19,12 +19,6 @@ def store():
         yield store
 
 
-def test_distillation(store, flags, undisturbed):
-    own = [f"--config={CONFIGS / 'distilbert.py'}:{undisturbed / 'export'}", *flags[1:]]
-    short = ["--config.stages.0.epochs=0", "--config.stages.0.steps=2", "--config.stages.0.batch=8"]
-    runs.train_here_in_bucket(store, "distilbert", *own, *short)
-
-
 @pytest.mark.parametrize("variant", ["smoke", "cls"])
 def test_fine_tuning_which_ends_as_well_the_second_time(store, undisturbed, tmp_path, variant):
     """The mean of the hidden states, of which transformers has no class, and [CLS], of which it has one."""

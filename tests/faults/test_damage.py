@@ -45,17 +45,6 @@ def test_a_damaged_newest_checkpoint_is_reported_and_skipped(flags, undisturbed,
     assert runs.losses(workdir) == runs.losses(undisturbed)
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_is_refused(flags, undisturbed, tmp_path, capsys):
-    workdir = tmp_path / "run"
-    shutil.copytree(undisturbed, workdir)
-    for checkpoint in (workdir / "checkpoints").iterdir():
-        _cut(checkpoint)
-    assert runs.call(*flags, f"--workdir={workdir}") == 2
-    errors = capsys.readouterr().err
-    assert errors.splitlines()[-1].startswith("error: every checkpoint is damaged (") and "continuing" not in errors
-    assert runs.losses(workdir) == runs.losses(undisturbed)
-
-
 def test_a_damaged_checkpoint_is_read_by_its_remedy(undisturbed, tmp_path, monkeypatch):
     monkeypatch.setattr("bertjax.training.run.checkpoint._PAUSE", 0.0)
     shutil.copytree(undisturbed, tmp_path / "run")
@@ -86,33 +75,6 @@ def test_storage_that_does_not_answer_is_not_called_damage(undisturbed, tmp_path
     monkeypatch.setattr(Checkpoints, "restore", restore)
     with pytest.raises(Unavailable, match="the bucket does not answer"):
         read_checkpoint(tmp_path / "run", "")
-
-
-def _set_version(path):
-    record = json.loads(path.read_text())
-    record["format_version"] = 99
-    path.write_text(json.dumps(record))
-
-
-@pytest.mark.parametrize("file", ["config.json", "checkpoints/100/meta/metadata"])
-def test_a_workdir_of_a_later_bertjax_is_refused_and_kept(flags, undisturbed, tmp_path, capsys, file):
-    workdir = tmp_path / "run"
-    shutil.copytree(undisturbed, workdir)
-    _set_version(workdir / file)
-    before = runs.content(workdir / "checkpoints")
-    assert runs.call(*flags, f"--workdir={workdir}") == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith("error: ") and "has format 99" in error and "the version that wrote it" in error
-    assert runs.content(workdir / "checkpoints") == before
-
-
-def test_a_config_json_that_is_not_json_is_refused(flags, undisturbed, tmp_path, capsys):
-    workdir = tmp_path / "run"
-    shutil.copytree(undisturbed, workdir)
-    (workdir / "config.json").write_text('{"format_version": 1, "conf')
-    assert runs.call(*flags, f"--workdir={workdir}") == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"error: {workdir}/config.json is damaged") and error.count("\n") == 1
 
 
 def test_a_run_resumes_with_other_versions_only_if_it_is_told_to(flags, undisturbed, tmp_path, capsys, caplog):
@@ -156,3 +118,30 @@ def test_hosts_with_other_versions_are_refused(flags, tmp_path):
         line = done.stderr.splitlines()[-1]
         assert line.startswith("error: process 1 has other versions than process 0 (optax: ") and "-> 9.9" in line
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+def _set_version(path):
+    record = json.loads(path.read_text())
+    record["format_version"] = 99
+    path.write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize("file", ["config.json", "checkpoints/100/meta/metadata"])
+def test_a_workdir_of_a_later_bertjax_is_refused_and_kept(flags, undisturbed, tmp_path, capsys, file):
+    workdir = tmp_path / "run"
+    shutil.copytree(undisturbed, workdir)
+    _set_version(workdir / file)
+    before = runs.content(workdir / "checkpoints")
+    assert runs.call(*flags, f"--workdir={workdir}") == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: ") and "has format 99" in error and "the version that wrote it" in error
+    assert runs.content(workdir / "checkpoints") == before
+
+
+def test_a_config_json_that_is_not_json_is_refused(flags, undisturbed, tmp_path, capsys):
+    workdir = tmp_path / "run"
+    shutil.copytree(undisturbed, workdir)
+    (workdir / "config.json").write_text('{"format_version": 1, "conf')
+    assert runs.call(*flags, f"--workdir={workdir}") == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {workdir}/config.json is damaged") and error.count("\n") == 1

@@ -6,13 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bertjax.cli import evaluate
-from bertjax.training import resolve
-from bertjax.training.parallel import processes
-from bertjax.training.run.record import read_record
-from bertjax.training.run.workdir import Workdir
 from tests import runs
-from tests.data.preparation.corpora import store_path
 
 
 def value_of(flags, name):
@@ -55,13 +49,6 @@ def test_without_the_corpus_a_run_ends_with_equal_bits(flags, undisturbed, stopp
     assert line.startswith("the token store of the run is ") and f"corpus {str(corpus)!r} is not read" in line
 
 
-def test_a_store_that_was_moved_is_named_alone(flags, undisturbed, stopped, tmp_path):
-    shutil.copytree(store_path(read_record(Workdir.at(undisturbed)).config.data), tmp_path / "moved")
-    with without(value_of(flags, "data.corpus")):
-        assert runs.call(*flags, f"--config.data.store={tmp_path / 'moved'}", f"--workdir={stopped}") == 0
-    assert runs.weights(stopped) == runs.weights(undisturbed)
-
-
 @pytest.mark.parametrize("case", ["neither", "another corpus"])
 def test_without_the_store_the_corpus_is_compared(flags, stopped, tmp_path, case, capsys):
     corpus, elsewhere = value_of(flags, "data.corpus"), f"--config.data.store={tmp_path / 'stores'}"
@@ -80,31 +67,3 @@ def test_without_the_store_the_corpus_is_compared(flags, stopped, tmp_path, case
     assert {name: held for name, held in runs.content(stopped).items() if name not in changed} == {
         name: held for name, held in before.items() if name not in changed
     }
-
-
-def test_only_process_0_reads_the_corpus_of_a_new_run(undisturbed, monkeypatch):
-    config = read_record(Workdir.at(undisturbed)).config
-    spec = resolve.spec_of(config.data)
-    monkeypatch.setattr(processes, "is_writer", lambda: False)
-    monkeypatch.setattr(processes, "gather", lambda value, purpose: [spec])
-    monkeypatch.setattr(resolve, "spec_of", None)
-    assert resolve.open_store(config.data, None).manifest["spec"] == spec
-
-
-def test_a_process_with_another_corpus_prepares_nothing(undisturbed, monkeypatch, tmp_path):
-    config = read_record(Workdir.at(undisturbed)).config
-    spec = resolve.spec_of(config.data)
-    corpus = runs.write_corpus(tmp_path / "other.txt", documents=59)
-    data = config.data.__class__(str(corpus), store=str(tmp_path / "stores"), tokenizer=config.data.tokenizer)
-    monkeypatch.setattr(processes, "is_writer", lambda: False)
-    monkeypatch.setattr(processes, "gather", lambda value, purpose: [spec])
-    with pytest.raises(resolve.UserError, match="here differs from what process 0 sees"):
-        resolve.open_store(data, None)
-    assert not (tmp_path / "stores").exists()
-
-
-@pytest.mark.parametrize("model", ["", "@90"])
-def test_a_run_is_scored_without_the_corpus(flags, undisturbed, model, capsys):
-    with without(value_of(flags, "data.corpus")):
-        assert evaluate.run(f"{undisturbed}{model}")["eval"]
-    assert "is not read" in capsys.readouterr().out

@@ -107,7 +107,7 @@ BAD_INPUTS = {
         "tests/data/sources/test_bad_corpora.py::test_a_bad_place",
         "tests/data/sources/test_lines.py::test_bad_json_line_is_named_or_left_out",
         "tests/data/sources/test_lines.py::test_a_damaged_archive_is_named_and_read_up_to_the_damage",
-        "tests/data/sources/test_tables.py::test_a_bad_row_is_named_or_left_out",
+        "tests/data/sources/test_bad_corpora.py::test_a_bad_row_is_named_or_left_out",
     ],
     "labeled files": [
         "tests/data/labeled/test_bad_files.py::test_a_bad_file",

@@ -1,7 +1,6 @@
 """Names of topologies, and the figures that the compiler has of their chips."""
 
 import functools
-import math
 import re
 from pathlib import Path
 
@@ -11,35 +10,11 @@ from bertjax.config import config_file
 from bertjax.forecast import topologies
 from bertjax.forecast.collectives import first_group, share_of_links
 from bertjax.forecast.hlo import Instruction
-from bertjax.forecast.topologies import SHAPES, Topology
-from bertjax.models.presets import PRESETS
+from bertjax.forecast.topologies import SHAPES
 from bertjax.runtime.chips import CHIPS
 from bertjax.runtime.errors import UserError
-from bertjax.training.config import MeshConfig
-from bertjax.training.parallel.make_mesh import fill_mesh, make_mesh
 from bertjax.training.program import Program
 from tests.forecast.programs import mesh
-
-
-@pytest.mark.parametrize(
-    "name, full, chips",
-    [
-        ("v2-8", "v2:2x2", 4),
-        ("v3:8x8", "v3:8x8", 64),
-        ("v3-128", "v3:8x8", 64),
-        ("v4-32", "v4:2x2x4", 16),
-        ("v5litepod-256", "v5e:16x16", 256),
-        ("v5e-16", "v5e:4x4", 16),
-        ("v5p-128", "v5p:4x4x4", 64),
-        ("v6e-256", "v6e:16x16", 256),
-        ("tpu7x:2x2x1", "tpu7x:2x2x1", 4),
-        ("2xv5e:16x16", "2xv5e:16x16", 512),
-        ("2xv4-32", "2xv4:2x2x4", 32),
-    ],
-)
-def test_names(name, full, chips):
-    topology = topologies.parse(name)
-    assert (str(topology), topology.chips) == (full, chips)
 
 
 @pytest.mark.parametrize(
@@ -68,22 +43,6 @@ def test_the_compiler_agrees_with_the_published_chip(name):
     assert len(devices) == topology.chips * topology.chip.devices
     usable = topologies.usable_memory(devices[0]) * topology.chip.devices / topology.chip.memory
     assert 0.9 < usable < 1.01
-
-
-@pytest.mark.parametrize("name", CHIPS)
-def test_every_slice_has_a_default_mesh(name):
-    for shape in SHAPES[name]:
-        for slices in (1, 2) if CHIPS[name].network else (1,):
-            devices = Topology(CHIPS[name], shape, slices).devices()
-            mesh = make_mesh(fill_mesh(MeshConfig(), "fsdp", [PRESETS["base"]], devices), devices)
-            assert mesh.size == len(devices) and mesh.shape["fsdp"] == math.gcd(16, len(devices) // slices)
-
-
-def test_without_libtpu(monkeypatch):
-    monkeypatch.setattr(topologies.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)  # jax sets it when it finds libtpu
-    with pytest.raises(UserError, match=r"pip install '\.\[tpu\]'"):
-        topologies.parse("v5e:2x2").devices()
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,15 @@
 """Work, collectives and kernels, read from a compiled program."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.experimental import pallas as pl
 from jax.sharding import NamedSharding, PartitionSpec
 from jax.sharding import PartitionSpec as P
 
 from bertjax.forecast import hlo
-from bertjax.forecast.collectives import Collective, collectives, table
-from bertjax.forecast.roofline import Floor, floor
-from bertjax.forecast.work import Call, calls, flops_of_call, hbm_bytes, kernels, matrix_flops
+from bertjax.forecast.collectives import Collective, collectives
+from bertjax.forecast.roofline import floor
+from bertjax.forecast.work import calls, flops_of_call, hbm_bytes, kernels, matrix_flops
 from bertjax.models.kernels import LONGEST_FUSED, attend_by_fused, attend_by_splash
 from bertjax.models.visibility import Visibility
 from bertjax.runtime.chips import CHIPS
@@ -71,19 +68,6 @@ def test_a_loop_counts_as_often_as_it_runs(length):
     assert weights <= hbm_bytes(program) <= 1.2 * weights + (length + 1) * 4 * 4096 * 1024 * 2
 
 
-def test_bytes_of_a_row_written_in_place():
-    rows, width = 4096, 8192
-
-    def function(x, row):
-        return jax.lax.dynamic_update_slice(x, row, (7, 0))
-
-    on = mesh(ONE)
-    sharding = jax.sharding.NamedSharding(on, P())
-    arguments = [jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding) for shape in ((rows, width), (1, width))]
-    text = jax.jit(function, donate_argnums=0).lower(*arguments).compile().as_text()
-    assert hbm_bytes(hlo.parse(text)) < 10 * 4 * width
-
-
 # A stack of residuals in memory, in another order of its elements: each layer writes one residual and reads one. And a
 # quarter of an array that is prefetched into the core's own memory.
 STACK = """
@@ -135,21 +119,6 @@ def test_arrays_that_reach_memory():
     assert ("bf16", (4096, 1)) not in program.arrays
 
 
-FLOOR = Floor(compute=4.5, memory=3.0, interconnect=2.0, network=1.0, synchronous=1.5)
-
-
-@pytest.mark.parametrize(
-    "changes, description",
-    [
-        ({}, "compute plus synchronous collectives"),
-        ({"synchronous": 0.0}, "compute"),
-        ({"interconnect": 9.0}, "interconnect"),  # the synchronous collectives are a part of it
-    ],
-)
-def test_what_binds_is_named_with_the_collectives_that_it_waits_for(changes, description):
-    assert dataclasses.replace(FLOOR, **changes).description == description
-
-
 def fused_with_dropout(*arguments):
     return attend_by_fused(*arguments, 0.1, jax.random.key(0))
 
@@ -198,40 +167,6 @@ def test_the_longest_rows_fit_into_the_memory_of_a_v4_chip(dtype):
     assert len(list(calls(module))) == 2  # forward and backward
 
 
-def test_products_of_a_kernel():
-    """Three products in a loop, for each of 4 blocks of 8 rows."""
-
-    def kernel(x_ref, y_ref, out_ref):
-        y = y_ref[...]
-        out_ref[...], _ = jax.lax.scan(lambda z, _: (z @ y, None), x_ref[...], length=3)
-
-    block = pl.BlockSpec((8, 128), lambda i: (i, 0))
-    whole = pl.BlockSpec((128, 128), lambda i: (0, 0))
-    x, y = jax.ShapeDtypeStruct((32, 128), jnp.float32), jax.ShapeDtypeStruct((128, 128), jnp.float32)
-    call = pl.pallas_call(kernel, out_shape=x, grid=(4,), in_specs=[block, whole], out_specs=block, name="known")
-    known = Call("known", ((32, 128), (128, 128)), ((32, 128),))
-    assert kernels(jax.make_jaxpr(call)(x, y).jaxpr) == {known: 4 * 3 * 2 * 8 * 128 * 128}
-
-
-def test_calls_that_differ_in_an_operand_only():
-    """As models of equal width do if their heads are of different sizes: the gradients have the same shapes."""
-
-    def kernel(x_ref, scale_ref, out_ref):
-        out_ref[...] = x_ref[...] + jnp.sum(scale_ref[...] @ scale_ref[...].T)
-
-    x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
-
-    def both(x):
-        call = pl.pallas_call(kernel, out_shape=x, name="scaled")
-        return call(x, jnp.ones((8, 128))), call(x, jnp.ones((16, 128)))
-
-    traced = kernels(jax.make_jaxpr(both)(x).jaxpr)
-    for rows in (8, 16):
-        call = Call("jvp_scaled_.3", ((8, 128), (rows, 128)), ((8, 128),))
-        assert flops_of_call(call, traced) == 2 * rows * 128 * rows
-    assert flops_of_call(Call("jvp_scaled_.3", ((8, 128),), ((8, 128),)), traced) is None
-
-
 ROWS, WIDTH = 2048, 1024
 FOUR = "v5e:2x2"
 
@@ -262,22 +197,6 @@ def test_cores_share_the_links_of_their_chip(axes, chips, copies):
     assert at_floor == pytest.approx(copies * ROWS // 8 * WIDTH * 4 * 1.5 / (340e12 / 1024))
 
 
-@pytest.mark.parametrize("length", [3, 40])
-def test_a_loop_counts_as_often_as_it_runs_of_collectives(length):
-    def function(x, w):
-        def body(x, _):
-            return jnp.tanh(jax.lax.psum(x @ w, "data")) * 0.1, None
-
-        return jax.lax.scan(body, x, None, length=length)[0]
-
-    on = mesh(FOUR)
-    run = on_shards(function, on, (P(None, "data"), P("data")), P(None, "data"))
-    arrays = (((256, 4096), "float32", P(None, "data")), ((4096, 1024), "float32", P("data")))
-    collective = [one for one in collectives(module(run, *arrays, on=on), on.devices.ravel()) if one.bytes > 1000]
-    assert sum(one.runs for one in collective) == length
-    assert {one.bytes for one in collective} == {256 * 1024 * 4}
-
-
 def test_an_overlapping_collective_is_counted_once():
     """A gather that overlaps with products becomes several fusions, each with a copy of it."""
 
@@ -305,12 +224,3 @@ def test_collectives_between_slices():
     collective = collectives(module(run, ((ROWS, WIDTH), "float32", P("data", "fsdp")), on=on), on.devices.ravel())
     assert all(one.between_slices and one.asynchronous for one in collective)
     assert sum(one.sent for one in collective) == ROWS // 2 * WIDTH // 4 * 4
-
-
-def test_the_table_sums_collectives_of_one_kind():
-    one = Collective("all-gather", "bf16", 100, 4, 3, True)
-    other = Collective("all-gather", "bf16", 10, 8, 1, True)
-    synchronous = Collective("all-gather", "bf16", 1000, 4, 1, False)
-    assert table([one, synchronous, other]) == [synchronous, Collective("all-gather", "bf16", 310, 8, 4, True)]
-    apart = dataclasses.replace(one, devices=2)
-    assert len(table([one, apart])) == 2

@@ -1,6 +1,5 @@
 """The command line of predict, and of evaluate on minimal pairs."""
 
-import gzip
 import io
 import json
 import os
@@ -53,38 +52,6 @@ def test_sentences_files_and_streams_give_the_results_of_python(folder, predicto
         assert answers(capsys.readouterr().out) == expected
 
 
-@pytest.mark.parametrize("name", ["a.csv.gz", "a.CSV", "a.json", "a.ndjson", "a.txt.gz"])
-def test_tables_and_compressed_files_are_read(folder, predictor, tmp_path, capsys, name):
-    rows = [{"id": str(number), "text": text} for number, text in enumerate(TEXTS)]
-    out = tmp_path / "out.jsonl"
-    content = {
-        ".csv.gz": (csv := "id,text\n" + "".join(f'{row["id"]},"{row["text"]}"\n' for row in rows)),
-        ".CSV": csv,
-        ".json": json.dumps(rows),
-        ".ndjson": "".join(json.dumps(row) + "\n" for row in rows),
-        ".txt.gz": LINES,
-    }[name[1:]].encode()
-    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    assert call(folder, f"--file={tmp_path / name}", f"--out={out}") == 0
-    assert capsys.readouterr().err == f"{len(TEXTS)} predictions in {out}\n"
-    own = [{}] * len(rows) if name == "a.txt.gz" else rows
-    expected = [row | answer for row, answer in zip(own, predictor.fill(TEXTS), strict=True)]
-    assert answers(out.read_text()) == expected
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted((name, "out.jsonl"))
-
-
-def test_a_terminal_shows_text_and_percentages(folder, predictor, capsys, monkeypatch):
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    [answer] = predictor.fill(TEXTS[:1], top=2)
-    assert call(folder, TEXTS[0], "--top=2") == 0
-    text, guesses, filled = capsys.readouterr().out.splitlines()
-    best, _ = answer["masks"][0]
-    assert text == TEXTS[0] and filled.strip() == answer["filled"]
-    assert guesses.strip().startswith(f"{best['piece']} {best['probability']:.1%}   ")
-    assert call(folder, TEXTS[0], "--json") == 0
-    assert answers(capsys.readouterr().out) == predictor.fill(TEXTS[:1])
-
-
 def test_embeddings_as_json_and_as_an_array(folder, bare, predictor, tmp_path, capsys):
     expected = predictor.embed(TEXTS, normalize=True)
     assert call(folder, *TEXTS, "--do=embed", "--normalize", f"--out={tmp_path / 'vectors.npy'}") == 0
@@ -92,11 +59,6 @@ def test_embeddings_as_json_and_as_an_array(folder, bare, predictor, tmp_path, c
     assert call(bare, *TEXTS, "--normalize") == 0
     vectors = np.array([answer["embedding"] for answer in answers(capsys.readouterr().out)])
     np.testing.assert_array_equal(vectors.astype(np.float32), expected)
-
-
-def test_the_number_of_cut_texts_is_printed_at_the_end(folder, capsys):
-    assert call(folder, "[MASK] " + "abc " * LONGEST, TEXTS[0]) == 0
-    assert capsys.readouterr().err.startswith(f"1 of 2 texts were cut to {LONGEST} tokens; a larger stages.")
 
 
 def test_a_closed_pipe_ends_the_command_without_an_error(folder):

@@ -93,31 +93,6 @@ def test_pairs_are_read_from_records(model, tmp_path, capsys):
     assert "the model reads 'one' and 'two' together; give a .jsonl file with these" in capsys.readouterr().err
 
 
-def test_columns_of_a_file_with_other_names(model, classifier, tmp_path, capsys):
-    """The answers are those of the same texts; the second text of a model of single texts is read as well."""
-    export.write(tmp_path / "model", classifier)
-    (tmp_path / "a.csv").write_text("id,review,reply\n1,abc,adf\n2,bce bce,cde\n")
-    call = [str(tmp_path / "model"), f"--file={tmp_path / 'a.csv'}", "--platform=cpu"]
-
-    def answers(*flags) -> list[dict]:
-        assert command_line.exit_code_of(lambda: predict.main([*call, *flags])) == 0
-        return [json.loads(line)["probabilities"] for line in capsys.readouterr().out.splitlines()]
-
-    texts, pairs = ["abc", "bce bce"], [{"one": "abc", "two": "adf"}, {"one": "bce bce", "two": "cde"}]
-    assert answers("--text=review") == [answer["probabilities"] for answer in Predictor(classifier).predict(texts)]
-    of_pairs = fine_tuned(model, {"kind": "classification", "classes": ["bad", "fine", "good"]}, pair="two")
-    expected = [answer["probabilities"] for answer in Predictor(of_pairs).predict(pairs)]
-    assert answers("--text=review", "--pair=reply") == expected
-    for flags, complaint in (
-        ([], "has no column 'one'; it has 'id', 'review', 'reply'; name the column with --text=COLUMN\n"),
-        (["--word=1"], "--word=1 has no effect on a model of examples.kind=labeled_text; remove it"),
-        (["--text=review", "--do=embed"], "--text=review has no effect with --do=embed, which reads the field 'text'"),
-        (["--text=review", "--file="], "--text=review names a column of a labeled file; add --file=FILE"),
-    ):
-        assert command_line.exit_code_of(lambda flags=flags: predict.main([*call, *flags])) == 2
-        assert complaint in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "precision, expected",
     [(None, []), (0.9, ["objective.threshold was not tuned: the run was not evaluated at this step; predictions do"])],
@@ -139,40 +114,6 @@ def test_a_column_of_words_with_another_number(model, tmp_path, capsys):
     assert [record["words"] for record in records] == [["abc", "adf"], ["bce", "cde"]]
 
 
-@pytest.mark.parametrize(
-    "records, complaint",
-    [
-        ([{"text": "a"}], "text 1 has no field 'one'"),
-        (["abc", " "], "text 2 is blank"),
-        ([], "at least one"),
-        ([{"one": "abc", "prediction": "mine"}], "text 1 has the field 'prediction', .*; rename"),
-    ],
-)
-def test_bad_records_are_refused(classifier, records, complaint):
-    with pytest.raises(UserError, match=complaint):
-        Predictor(classifier).predict(records)
-
-
-def test_a_fine_tuned_model_embeds_but_cannot_fill(classifier, predictor):
-    texts = sentences(3, most_words=6)
-    np.testing.assert_array_equal(Predictor(classifier).embed(texts), predictor.embed(texts))
-    with pytest.raises(UserError, match="no masked-LM head"):
-        Predictor(classifier).fill(["[MASK]"])
-    with pytest.raises(UserError, match="was not fine-tuned .*; use --do=fill or --do=embed"):
-        predictor.predict(texts)
-
-
-def test_cosines_equal_those_of_the_embeddings(model):
-    examples = {"kind": "siamese_pairs", "text": "one", "pair": "two"}
-    similar = fine_tuned(model, {"kind": "embedding_regression"}, examples=examples)
-    predictor = Predictor(similar)
-    first, second = (sentences(9, most_words=6, seed=seed) for seed in (0, 1))
-    answers = predictor.predict([{"one": one, "two": two} for one, two in zip(first, second)])
-    u, v = predictor.embed(first, normalize=True), predictor.embed(second, normalize=True)
-    np.testing.assert_allclose([answer["cosine"] for answer in answers], np.sum(u * v, axis=1), atol=1e-5)
-    assert [answer["two"] for answer in answers] == second
-
-
 def test_the_prediction_of_several_models_is_the_one_of_their_mean(classifier, tmp_path, capsys):
     heads = jax.tree.map(lambda leaf: -leaf, classifier.params["heads"])
     other = classifier._replace(params=classifier.params | {"heads": heads})
@@ -187,15 +128,6 @@ def test_the_prediction_of_several_models_is_the_one_of_their_mean(classifier, t
         export.write(tmp_path / name, model)
     assert predict.main([str(tmp_path / "one"), f"--with={tmp_path / 'two'}", "--platform=cpu", *texts[:3]]) == 0
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == together[:3]
-
-
-def test_a_mean_of_models_is_not_corrected_by_their_temperatures(model):
-    """The mean of models is less sure than each of them."""
-    kind = {"kind": "classification", "classes": ["bad", "fine", "good"], "threshold": 0.5}
-    calibrated = {name: fine_tuned(model, kind | {"temperature": value}) for name, value in (("a", 3.0), ("b", 5.0))}
-    plain = fine_tuned(model, {"kind": "classification", "classes": ["bad", "fine", "good"]})
-    [answer], [expected] = Ensemble(calibrated).predict(["abc"]), Predictor(plain).predict(["abc"])
-    assert answer == expected and "accepted" not in answer
 
 
 def test_models_that_do_not_belong_together_are_refused(model, classifier, tmp_path, capsys):

@@ -1,13 +1,11 @@
 """Log-likelihoods, pseudo ones and those of causal models, against slow loops, and minimal pairs."""
 
 import dataclasses
-import gzip
 import json
 
 import jax
 import numpy as np
 import pytest
-import scipy.stats
 
 from bertjax.inference import minimal_pairs
 from bertjax.inference.minimal_pairs import BAD, GOOD
@@ -64,63 +62,6 @@ def test_a_pair_is_correct_if_the_good_sentence_scores_higher(model, predictor, 
     for name, paradigm in figures["UID"].items():
         chosen = [is_right for is_right, record in zip(right, records) if record.get("UID") == name]
         assert paradigm == {"accuracy": np.mean(chosen), "ties": 0, "pairs": len(chosen)}
-
-
-def test_a_sentence_without_tokens_is_refused(model, predictor, pairs):
-    """The sum over nothing would be 0, more probable than any sentence."""
-    with pytest.raises(
-        UserError, match=r"^text 1: '\\u200b' has no token, because the tokenizer removes .*; correct it"
-    ):
-        predictor.pseudo_log_likelihoods(["\u200b"])
-    with pytest.raises(UserError, match="^text 2: "):
-        predictor.pseudo_log_likelihoods([WORDS[0], "\u200b\u00ad"])
-    with pairs.open("a") as file:
-        file.write(json.dumps({"sentence_good": WORDS[0], "sentence_bad": "\u200b"}) + "\n")
-    with pytest.raises(UserError, match=r"pairs.jsonl:10: '\\u200b' has no token"):
-        score(predictor, pairs)
-
-
-def test_a_model_that_ignores_the_order_of_words_is_at_chance(model, predictor, tmp_path):
-    """Although attention sums the words of a permutation in another order, and floats are rounded."""
-    records = [
-        {"sentence_good": " ".join(words), "sentence_bad": " ".join([*words[2:], *words[:2]]), "UID": "order"}
-        for words in (text.split() for text in sentences(40, most_words=9, seed=5))
-        if len(set(words)) > 2
-    ]
-    path = tmp_path / "order.jsonl"
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    params = jax.tree.map(np.copy, model.params)
-    params["encoder"]["embeddings"]["position"][:] = 0.0
-    figures = score(Predictor(model._replace(params=params)), path)
-    everything = {"accuracy": 0.5, "ties": len(records), "pairs": len(records)}
-    assert len(records) > 20 and figures == everything | {"UID": {"order": everything}}
-    assert score(predictor, path)["ties"] == 0
-
-
-def test_a_folder_of_compressed_files_is_read_with_the_groups_of_blimp(predictor, pairs, tmp_path):
-    lines = [json.loads(line) for line in pairs.read_text().splitlines()]
-    for index, field in enumerate(("syntax", "semantics")):
-        content = "".join(
-            json.dumps(line | {"field": field, "linguistics_term": "x"}) + "\n" for line in lines[index::2]
-        )
-        path = tmp_path / "data" / f"{index}.jsonl.gz"
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(gzip.compress(content.encode()))
-    (tmp_path / "data/README.txt").write_text("not pairs")
-    figures, plain = score(predictor, tmp_path / "data"), score(predictor, pairs)
-    assert figures["linguistics_term"]["x"] == {name: plain[name] for name in ("accuracy", "ties", "pairs")}
-    assert {name: group["pairs"] for name, group in figures["field"].items()} == {"syntax": 5, "semantics": 4}
-    with pytest.raises(UserError, match="has no .jsonl files; name a file of pairs, or a folder with some"):
-        (tmp_path / "empty").mkdir()
-        minimal_pairs.read(str(tmp_path / "empty"))
-
-
-@pytest.mark.parametrize("right, count", [(0, 1), (6, 6), (3, 6), (0, 7), (20, 20), (751, 1000)])
-def test_the_interval_is_that_of_scipy(right, count):
-    expected = scipy.stats.binomtest(right, count).proportion_ci(method="wilson")
-    low, high = minimal_pairs.interval(right / count, count)
-    np.testing.assert_allclose((low, high), expected, atol=1e-6)
-    assert 0.0 <= low <= high <= 1.0
 
 
 @pytest.fixture(scope="module")

@@ -35,14 +35,3 @@ def test_every_masked_lm_objective_fills_masks(model, kind):
     [prediction] = Predictor(model._replace(settings=to_dict(config), params=params)).fill(["ada [MASK] baf"])
     best = prediction["masks"][0]
     assert len(best) > 1 and best[0]["probability"] >= best[1]["probability"] > 0.0
-
-
-def test_a_mixture_fills_with_the_head_that_its_tasks_share(model):
-    """The first task does not have that head."""
-    tasks = {"order": Task(StructBERT(), FORMATS.class_of("sentence_structure")()), **from_dict(model.settings).tasks}
-    config = dataclasses.replace(from_dict(model.settings), tasks=tasks)
-    alone, mixed = (
-        Predictor(variant).fill(["ada [MASK] baf", "[MASK]"])
-        for variant in (model, model._replace(settings=to_dict(config)))
-    )
-    assert mixed == alone

@@ -13,7 +13,6 @@ from bertjax.data.text.augmentation import Augmentation
 from bertjax.inference import buckets
 from bertjax.inference import predictor as predictor_module
 from bertjax.inference.fill import Refill
-from bertjax.inference.predictor import Predictor
 from bertjax.models.encoder import Encoder
 from bertjax.runtime.errors import UserError
 from tests.inference.conftest import LONGEST, WORDS, sentences
@@ -96,30 +95,6 @@ def test_batches_parts_and_order_do_not_change_a_result(predictor, monkeypatch):
     assert [answer["text"] for answer in answers] == masked(20)
 
 
-def test_a_text_that_is_too_long_is_cut_and_counted(model, predictor):
-    long = " ".join(WORDS)
-    ids = model.tokenizer.encode([long])[0]
-    assert len(ids) > LONGEST - 2
-    pipeline = predictor.pipeline(predictor_module.Embed, normalize=False)
-    request = predictor.request(pipeline, predictor_module.records_of([long, WORDS[0], long]))
-    assert request.notes == {f"cut to {LONGEST} tokens": 2}
-    [outputs] = predictor.outputs(request)
-    expected = hidden(model, framed(model, ids[: LONGEST - 2])).mean(axis=0)
-    np.testing.assert_allclose(outputs["embedding"][2], expected, atol=1e-5)
-
-
-def test_single_texts_share_few_short_shapes_and_none_is_compiled_twice(model):
-    """A text of a few words is computed in 8 or 16 positions, not in the 32 of a file."""
-    predictor = Predictor(model)
-    function = predictor._functions[predictor.pipeline(predictor_module.Embed, normalize=None, layers=())]
-    texts = [" ".join(WORDS[:words]) for words in range(1, 14)]
-    lengths = [len(model.tokenizer.encode([text])[0]) + 2 for text in texts]
-    assert min(lengths) <= 8 < max(lengths) <= 16
-    for text in (*texts, *texts):
-        predictor.embed([text])
-    assert function._cache_size() == 2  # 8 and 16 positions
-
-
 def test_masks_beyond_the_end_of_a_long_text_are_not_refilled(predictor):
     pipeline = predictor.pipeline(Refill, top=2, augmentation=Augmentation())
     request = predictor.request(pipeline, [{"text": f"{WORDS[0]} " * LONGEST + "[MASK]", "number": 0}])
@@ -146,14 +121,6 @@ def test_bad_input_gives_one_line(predictor, ask, complaint):
     with pytest.raises(UserError) as error:
         ask(predictor)
     assert complaint in str(error.value) and "\n" not in str(error.value)
-
-
-def test_a_model_without_a_head_embeds_but_cannot_fill(model, predictor, encoder_alone):
-    assert (predictor.default, encoder_alone.default) == ("fill", "embed")
-    np.testing.assert_array_equal(encoder_alone.embed(TEXTS[:3]), predictor.embed(TEXTS[:3]))
-    for ask in (encoder_alone.fill, encoder_alone.pseudo_log_likelihoods):
-        with pytest.raises(UserError, match="no masked-LM head"):
-            ask(["[MASK]"])
 
 
 def test_prediction_in_python_imports_no_data_library(model, tmp_path):

@@ -1,6 +1,5 @@
 """Every family of transformers, without transformers: round trips, names, the choice of the family, and refusals."""
 
-import dataclasses
 import json
 import re
 
@@ -12,10 +11,8 @@ from flax.traverse_util import flatten_dict
 from bertjax.config import export
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
-from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
-from bertjax.interop import families, huggingface, names, weights
+from bertjax.interop import families, huggingface, weights
 from bertjax.models.presets import PRESETS
-from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.runtime.errors import UserError
 from tests import batches
 from tests.interop import models
@@ -86,21 +83,6 @@ def test_a_round_trip_restores_the_export_and_needs_every_tensor(tokens, tmp_pat
             huggingface.read(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "kind, line",
-    [
-        ("neobert", "from\n[chandar-lab/NeoBERT](https://huggingface.co/chandar-lab/NeoBERT)."),
-        ("deberta-v2", "\nPyTorch, with transformers 4.48 or later:\n"),
-        ("bert", "model = FlaxAutoModelForMaskedLM.from_pretrained"),
-        ("eurobert", "\nA text has at most 20 tokens, special symbols included:"),
-    ],
-)
-def test_a_card_has_what_a_family_needs(tokens, tmp_path, kind, line):
-    huggingface.write(tmp_path, model_of(tokens, kind, "mlm"))
-    card = (tmp_path / "README.md").read_text()
-    assert line in card and ("Flax" in card) == FAMILIES[kind].has_flax
-
-
 def test_the_lines_for_jax_in_the_card_run_and_hide_padding(tokens, tmp_path, monkeypatch):
     original = model_of(tokens, "eurobert", "mlm")
     huggingface.write(tmp_path, original)
@@ -159,14 +141,6 @@ def test_names_and_shapes_are_those_of_transformers(folder):
     assert {name: tensor.shape for name, tensor in weights.read(folder).items()} == expected | second
 
 
-def test_the_table_covers_the_whole_of_bert():
-    ours, family = flatten_dict(batches.param_shapes(BERT(), batches.ENCODER), sep="/"), FAMILIES["bert"]
-    assert {name.ours for name in family.names(batches.ENCODER, frozenset({"pooler", "mlm", "nsp"}))} == ours.keys()
-    padded = dataclasses.replace(batches.ENCODER, vocab_size=batches.ENCODER.padded_vocab_size)
-    shapes = {path: shape for path, shape in family.shapes(padded).items() if not path.startswith("heads/clm/")}
-    assert shapes == {path: leaf.shape for path, leaf in ours.items()}
-
-
 # The second layer of a family, and its kernels in the order of `ROLES`: those of one shape keep their roles.
 ROLES = [*(f"attention/{role}" for role in ("query", "key", "value", "output")), "intermediate", "output", "gate"]
 _BERT = "self.query self.key self.value output.dense"
@@ -194,18 +168,6 @@ KERNELS = {
         "attention.attn.q attention.attn.k attention.attn.v attention.attn.o intermediate.dense output.dense",
     ),
 }
-
-
-@pytest.mark.parametrize("kind", KERNELS)
-def test_each_kernel_has_its_name(tokens, tmp_path, kind):
-    made = model_of(tokens, kind)
-    huggingface.write(tmp_path, made)
-    theirs, ours = weights.read(tmp_path), flatten_dict(made.params, sep="/")
-    prefix, listed = KERNELS[kind]
-    prefix = prefix.removeprefix(FAMILIES[kind].root)
-    for name, role in zip(listed.split(), ROLES):
-        kernel = ours[f"encoder/layers/{role}/kernel"][1]
-        np.testing.assert_array_equal(theirs[f"{prefix}.{name}.weight"], kernel.T, err_msg=name)
 
 
 # --- the choice of the family
@@ -248,40 +210,6 @@ def test_the_error_for_a_model_of_no_family_names_the_setting(tokens, tmp_path, 
     assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
 
 
-def test_the_error_is_about_the_family_that_knows_the_features_of_a_model():
-    """ELECTRA has as few complaints about the teacher of MobileBERT, because it has no bottlenecks at all."""
-    with pytest.raises(UserError, match="bottlenecked='none', .* train it with model.block.bottlenecked=queries_keys$"):
-        families.of_model(PRESETS["ib_bert_large"], {"encoder/embeddings/word": None}, 0)
-
-
-class EndIsPadding(HuggingFaceTokenizer):
-    """A tokenizer that pads with the symbol that ends texts, as of EuroBERT."""
-
-    @property
-    def pad_id(self):
-        return self.sep_id
-
-
-@pytest.mark.parametrize("kind", ["roberta", "mobilebert", "mpnet", "eurobert"])
-def test_families_that_find_padding_by_its_id_refuse_a_tokenizer_that_pads_with_the_end_of_a_text(
-    tokens, tmp_path, kind
-):
-    shared, original = EndIsPadding(tokens.model), model_of(tokens, kind)
-    original = original._replace(tokenizer=shared)
-    if kind == "roberta":
-        encoder = original.encoder.replace({"embeddings.position_offset": shared.pad_id + 1})
-        original = original._replace(encoder=encoder)
-        original.params["encoder"]["embeddings"]["position"] = np.ones((20 + shared.pad_id + 1, 16), np.float32)
-    complaint = families.tokenizer_complaint(original.encoder, shared)
-    assert bool(complaint) == (kind != "eurobert")
-    if complaint:
-        with pytest.raises(UserError, match=r"ends texts with the symbol that it pads with, '\[SEP\]'"):
-            huggingface.write(tmp_path / "out", original)
-        assert not (tmp_path / "out").exists()
-    else:
-        huggingface.write(tmp_path / "out", original)
-
-
 def test_a_tokenizer_of_mpnet_has_its_padding_at_id_1(tokens):
     """Ids of WordPiece and of BPE of bytes are exchanged; in a Unigram model they belong to the model."""
     lines = ["the king was old and no travelers went away", "every word is here"] * 9
@@ -292,70 +220,6 @@ def test_a_tokenizer_of_mpnet_has_its_padding_at_id_1(tokens):
 
 
 # --- parts that are left out, and notes
-
-
-@pytest.mark.parametrize("kind", ["bert", "albert", "distilbert", "roberta"])
-def test_an_unused_pooler_is_not_exported_and_a_note_reports_it(tokens, tmp_path, kind):
-    made = model_of(tokens, kind, "mlm")
-    made.params["encoder"]["pooler"] = {"kernel": np.ones((16, 16)), "bias": np.ones(16)}
-    [_, note] = huggingface.write(tmp_path, made)
-    assert note.startswith("pooler not exported: no head uses it, and ")
-    assert note[1:] in (tmp_path / "README.md").read_text()
-    assert not any("pooler" in name for name in weights.read(tmp_path))
-    restored, notes = huggingface.read(tmp_path)
-    assert "pooler" not in restored.params["encoder"] and "no pooler: pooled_BND is None" in notes
-
-
-def test_the_generator_of_electra_is_not_exported_and_the_card_notes_it(tokens, tmp_path):
-    made = model_of(tokens, "electra", "rtd")
-    made.params["heads"]["mlm"] = {"word_bias": np.ones(128, np.float32)}
-    made.params["generator"] = {"encoder": {"pooler": {"bias": np.ones(4, np.float32)}}}
-    made.params["encoder"]["pooler"] = {"bias": np.ones(16, np.float32)}
-    notes = [note.partition(":")[0] for note in huggingface.write(tmp_path, made)[1:]]
-    assert notes == ["pooler not exported", "generator and its head not exported"]
-    assert "Generator and its head not exported: only pretraining needs them." in (tmp_path / "README.md").read_text()
-    assert huggingface.read(tmp_path)[0].params["heads"].keys() == {"rtd"}
-    kept, [note] = FAMILIES["deberta-v2"].leave_out(frozenset({"rtd", "mlm", "generator", "pooler"}))
-    assert kept == frozenset() and note.startswith("generator and heads not exported: ")
-
-
-def test_the_padding_of_a_mobilebert_is_exported_as_zeros_and_a_note_reports_it(tokens, tmp_path):
-    made = model_of(tokens, "mobilebert", "mlm")
-    word = made.params["encoder"]["embeddings"]["word"]
-    word[tokens.pad_id] = 1.0
-    [_, note] = huggingface.write(tmp_path, made)
-    assert note.startswith("the embedding of the padding token is not zero")
-    written = weights.read(tmp_path)["mobilebert.embeddings.word_embeddings.weight"]
-    expected = np.where(np.arange(60)[:, None] == tokens.pad_id, 0.0, word[:60])
-    np.testing.assert_array_equal(written, expected)
-    assert word[tokens.pad_id].all()
-
-
-def test_rounding_of_activations_is_left_out_with_a_note(tmp_path, tokens):
-    made = model_of(tokens, "bert", "pooler")
-    rounding = made._replace(encoder=dataclasses.replace(made.encoder, activation_bits=8))
-    assert any("activations are not rounded to 8 bits there" in note for note in huggingface.write(tmp_path, rounding))
-    assert huggingface.read(tmp_path)[0].encoder.activation_bits == 0
-
-
-@pytest.mark.parametrize(
-    "kind, heads, complaint",
-    [
-        ("bert", {"nsp": "structure"}, "no name for: heads/structure/classifier/bias, heads/structure/classifier/ke"),
-        ("bert", {"nsp": "sop"}, "no name for: heads/sop/classifier/bias"),
-        ("electra", {}, "^the model has "),  # a pooler without a head
-    ],
-)
-def test_heads_and_poolers_that_no_class_has_are_refused(tokens, tmp_path, kind, heads, complaint):
-    made = models.make(next(iter(models.CLASSES[kind].values())), tokens, kind)
-    for own, other in heads.items():
-        made.params["heads"][other] = made.params["heads"].pop(own)
-    if not heads:
-        made.params["encoder"]["pooler"] = {"bias": np.ones(16, np.float32)}
-        del made.params["heads"]
-    with pytest.raises(UserError, match=complaint):
-        huggingface.write(tmp_path, made)
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_model_that_reads_from_left_to_right_needs_its_head(tokens, tmp_path):
@@ -369,53 +233,7 @@ def test_a_model_that_reads_from_left_to_right_needs_its_head(tokens, tmp_path):
         huggingface.read(tmp_path)
 
 
-def test_weights_that_are_not_finite_are_not_written(tmp_path, tokens):
-    model = model_of(tokens, "bert", "mlm")
-    model.params["heads"]["mlm"]["transform"]["bias"][3] = np.nan
-    model.params["encoder"]["layers"]["output"]["kernel"][1, 2, 3] = np.inf
-    paths = "encoder/layers/output/kernel, heads/mlm/transform/bias"
-    with pytest.raises(UserError, match=f"^the model has values that are not finite in {paths}; take"):
-        huggingface.write(tmp_path / "hf", model)
-    assert not (tmp_path / "hf").exists()
-
-
 # --- what a folder holds
-
-
-@pytest.mark.parametrize("offset, rows", [(1, 21), (3, 21)])
-def test_rows_of_positions_that_no_token_reads_are_not_written(tokens, tmp_path, offset, rows):
-    made = model_of(tokens, "roberta", "mlm")
-    made = made._replace(encoder=made.encoder.replace({"embeddings.position_offset": offset}))
-    position = np.arange((20 + offset) * 16, dtype=np.float32).reshape(-1, 16)
-    made.params["encoder"]["embeddings"]["position"] = position
-    huggingface.write(tmp_path, made)
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert (config["max_position_embeddings"], config["pad_token_id"], config["type_vocab_size"]) == (rows, 0, 1)
-    assert not weights.read(tmp_path)["roberta.embeddings.token_type_embeddings.weight"].any()
-    restored, _ = huggingface.read(tmp_path)
-    embeddings = restored.encoder.embeddings
-    assert (embeddings.position_offset, embeddings.segments, restored.encoder.max_positions) == (1, 0, 20)
-    np.testing.assert_array_equal(restored.params["encoder"]["embeddings"]["position"][1:], position[offset:])
-    row = np.zeros((1, 16), np.float32)
-    row[0, 3] = -0.0  # not zero in every bit
-    change(tmp_path, **{"roberta.embeddings.token_type_embeddings.weight": row})
-    assert huggingface.read(tmp_path)[0].encoder.embeddings.segments == 1
-
-
-def test_old_names_copies_and_buffers_are_known(tokens, folder):
-    before, _ = huggingface.read(folder)
-    tensors = weights.read(folder)
-    old = {
-        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
-        for name, tensor in tensors.items()
-    }
-    assert len(old.keys() - tensors.keys()) == 12
-    old["bert.embeddings.position_ids"] = np.arange(20)[None]
-    old["cls.predictions.decoder.weight"] = tensors[WORDS]
-    old["cls.predictions.decoder.bias"] = tensors["cls.predictions.bias"]
-    weights.write(folder / "model.safetensors", old)
-    after, _ = huggingface.read(folder)
-    jax.tree.map(np.testing.assert_array_equal, before.params, after.params)
 
 
 @pytest.mark.parametrize(
@@ -469,39 +287,9 @@ def test_tensors_that_join_or_split_kernels_are_named_as_in_the_file(
         huggingface.read(tmp_path)
 
 
-def test_half_precision_is_widened():
-    params = names.to_params({"a": np.ones(2, np.float16)}, [names.Name("a", "b")], {"b": (2,)})
-    assert params["b"].dtype == np.float32
-
-
 def test_a_vocabulary_of_another_size_is_refused(folder):
     lines = (folder / "vocab.txt").read_text()
     (folder / "tokenizer.json").unlink()
     (folder / "vocab.txt").write_text(lines + "extra\n")
     with pytest.raises(UserError, match="has 60 rows of word embeddings and a tokenizer of 61 ids: 'extra' have no"):
         huggingface.read(folder)
-
-
-@pytest.mark.parametrize(
-    "kind, rate", [("modernbert", 0.3), ("eurobert", 0.5), ("neobert", 0.2), ("roberta", 0.15), ("bert", 0.15)]
-)
-def test_pretraining_continues_without_pairs_if_no_head_reads_them(tokens, tmp_path, kind, rate):
-    huggingface.write(tmp_path, model_of(tokens, kind, "mlm"))
-    restored, notes = huggingface.read(tmp_path)
-    task = restored.settings["tasks"]["mlm"]
-    assert (task["examples"]["kind"], task["objective"]["masking"]["rate"]) == ("doc_sentences", rate)
-    assert f"the folder names no objective: mlm on doc_sentences with masking.rate={rate} is assumed" in notes
-    # A block without a pooler gives the state of [CLS].
-    assert ("no pooler: pooled_BND is None" in notes) == (kind not in ("modernbert", "eurobert"))
-
-
-def test_the_settings_of_a_modernbert_are_complete_for_other_runtimes(tokens, tmp_path):
-    """Text Embeddings Inference and candle have no defaults for these, and refuse null."""
-    huggingface.write(tmp_path, model_of(tokens, "modernbert", "mlm"))
-    config = json.loads((tmp_path / "config.json").read_text())
-    expected = dict.fromkeys(("bos_token_id", "cls_token_id"), tokens.cls_id)
-    expected |= dict.fromkeys(("eos_token_id", "sep_token_id"), tokens.sep_id)
-    expected |= {"pad_token_id": tokens.pad_id, "classifier_pooling": "mean"}
-    expected |= {"layer_norm_eps": 1e-6, "initializer_cutoff_factor": 2.0}
-    assert {key: config.get(key) for key in expected} == expected
-    assert None not in config.values()

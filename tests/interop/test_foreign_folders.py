@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from bertjax.interop import families, huggingface, tokenizers, weights
+from bertjax.interop import families, huggingface, weights
 from bertjax.runtime.errors import UserError
 from tests.interop import models
 
@@ -63,17 +63,6 @@ def test_classes_whose_files_do_not_suffice_are_refused_by_name(folder, named, p
         huggingface.read(folder)
 
 
-def test_classes_whose_files_suffice_are_read(folder, tokens):
-    for named in ("PreTrainedTokenizerFast", "TokenizersBackend", "HerbertTokenizerFast"):
-        change(folder / "tokenizer_config.json", tokenizer_class=named)
-        _, notes = huggingface.read(folder)
-        assert any("tokenizer_class=HerbertTokenizer is not known" in note for note in notes) == ("Herbert" in named)
-    older(folder)
-    for named in ("BertTokenizer", "ElectraTokenizer", "MobileBertTokenizerFast"):
-        change(folder / "tokenizer_config.json", tokenizer_class=named)
-        assert tokenizers.read(folder)[0].encode(["abd aceb"]) == tokens.encode(["abd aceb"])
-
-
 def test_code_of_its_own_and_pieces_of_other_kinds_are_refused(folder):
     change(
         older(folder) / "tokenizer_config.json",
@@ -101,22 +90,6 @@ def test_code_of_its_own_and_pieces_of_other_kinds_are_refused(folder):
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [
-        {"split_special_tokens": True},
-        {"word_tokenizer_type": "mecab"},
-        {"sp_model_kwargs": {"enable_sampling": True}},
-        {"normalization": True},
-    ],
-)
-def test_settings_that_change_the_ids_are_refused_by_name(folder, settings):
-    change(folder / "tokenizer_config.json", **settings)
-    with pytest.raises(UserError, match=f"tokenizer_config.json has {next(iter(settings))}=") as caught:
-        huggingface.read(folder)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
     "file, settings, plain, note",
     [
         ("config.json", {"use_flux": "yes"}, {"return_dict": True}, "does not know and leaves out: 'use_flux'"),
@@ -135,29 +108,6 @@ def test_settings_that_are_not_followed_are_noted(folder, file, settings, plain,
     assert added.startswith(f"{file} has ") and note in added
 
 
-def test_lower_case_that_nobody_set_is_noted_for_a_cased_vocabulary(folder):
-    older(folder)
-    assert not any("do_lower_case" in note for note in huggingface.read(folder)[1])
-    vocab = (folder / "vocab.txt").read_text()
-    (folder / "vocab.txt").write_text(vocab.replace("\na", "\nA"))
-    assert any("does not set do_lower_case, so texts lose capitals" in note for note in huggingface.read(folder)[1])
-
-
-def test_a_vocabulary_that_is_padded_is_cut(folder, tokens):
-    expected = params_of(folder)
-    tensors = {name: np.array(tensor) for name, tensor in weights.read(folder).items()}
-    for name, tensor in tensors.items():
-        if len(tensor) == tokens.vocab_size:
-            tensors[name] = np.concatenate([tensor, np.ones((4, *tensor.shape[1:]), np.float32)])
-    weights.write(folder / "model.safetensors", tensors)
-    change(folder / "config.json", vocab_size=tokens.vocab_size + 4)
-    model, notes = huggingface.read(folder)
-    assert "4 of 64 rows of word embeddings cut: the tokenizer has 60 ids" in notes
-    assert model.encoder.vocab_size == 60
-    for path, leaf in flatten_dict(model.params, sep="/").items():
-        np.testing.assert_array_equal(leaf, expected[path], path)
-
-
 # --- weights
 
 
@@ -171,44 +121,6 @@ def test_a_tied_tensor_is_read_under_either_name(tokens, tmp_path, kind):
     for path, leaf in params_of(tmp_path).items():
         np.testing.assert_array_equal(leaf, expected[path], path)
     assert "encoder/embeddings/word" in params_of(tmp_path, encoder_only=True)
-
-
-@pytest.mark.parametrize(
-    "architecture, wrap, noted",
-    [
-        ("BertModel", "_orig_mod.{}", "torch.compile"),
-        ("BertForMaskedLM", "module._orig_mod.{}", "parallel wrapper"),
-        ("BertForMaskedLM", "model.{}", "names start with 'model.'"),
-        ("BertModel", "model.backbone.{}", "names start with 'model.backbone.'"),
-        ("BertForMaskedLM", "net.module.{}", "names start with 'net.'"),
-        ("BertModel", "0.auto_model.{}", "names start with '0.auto_model.'"),
-        ("BertModel", "encoder.{}", "names start with 'encoder.'"),  # also the name of a part of BERT
-        ("BertModel", "bert.bert.{}", "names start with 'bert.'"),
-    ],
-)
-def test_prefixes_of_wrappers_are_left_out(tokens, tmp_path, architecture, wrap, noted):
-    huggingface.write(tmp_path, models.make(models.PARTS[architecture], tokens))
-    expected = params_of(tmp_path)
-    rename(tmp_path, lambda name: wrap.format(name.replace("layer.0.", "layer.0._orig_mod.")))
-    model, notes = huggingface.read(tmp_path)
-    assert any(noted in note for note in notes)
-    for path, leaf in flatten_dict(model.params, sep="/").items():
-        np.testing.assert_array_equal(leaf, expected[path], path)
-
-
-def test_other_modules_beside_a_model_are_named(tokens, tmp_path):
-    huggingface.write(tmp_path, models.make(frozenset({"pooler"}), tokens))
-    rename(tmp_path, "bert.{}".format)  # BertModel in a class with heads: not a wrapper
-    assert not any("names start with" in note for note in huggingface.read(tmp_path)[1])
-    tensors = dict(weights.read(tmp_path))
-    weights.write(tmp_path / "model.safetensors", tensors | {"loss.weight": np.ones(3, np.float32)})
-    with pytest.raises(UserError, match="names that bertjax does not know: loss.weight"):
-        huggingface.read(tmp_path)
-    assert params_of(tmp_path, encoder_only=True)
-    twice = {f"{prefix}.{name}": tensors[name] for name in tensors for prefix in ("student", "teacher")}
-    weights.write(tmp_path / "model.safetensors", twice)
-    with pytest.raises(UserError, match="lacks bert.embeddings.*; it has 'bert.student.bert.embeddings"):
-        huggingface.read(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -231,14 +143,6 @@ def test_weights_of_other_formats_are_named_with_the_way_to_convert_them(folder,
         assert huggingface.is_checkpoint(folder)
         with pytest.raises(UserError, match=what.replace("BertForMaskedLM", "") if path else what):
             huggingface.read(folder)
-
-
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
-def test_pointers_of_git_lfs_are_named(folder, name):
-    """A clone without Git LFS has them in place of large files."""
-    (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1234\nsize 438\n")
-    with pytest.raises(UserError, match=f"{name} is .*pointer of Git LFS and not the file; run git lfs pull"):
-        huggingface.read(folder)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""NeoBERT against golden values of the authors' code (`golden_neobert.py`): values, gradients, bytes and settings."""
+"""NeoBERT against golden values of the authors' code: values, gradients, bytes and settings."""
 
 import functools
 import json
@@ -7,7 +7,6 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from flax.traverse_util import flatten_dict
 from safetensors.numpy import load_file
 
@@ -19,7 +18,7 @@ from tests.interop import models
 
 FAMILY = families.of_config({"model_type": "neobert"})
 GOLDEN = load_file(Path(__file__).with_name("neobert.safetensors"))
-# `SIZES` of `golden_neobert.py`, whose import needs PyTorch.
+# `SIZES` of `benchmarks/golden_neobert.py`, whose import needs PyTorch.
 CONFIG = {
     "model_type": "neobert", "auto_map": {"AutoConfig": "model.NeoBERTConfig"}, "vocab_size": 60, "hidden_size": 16,
     "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 20, "norm_eps": 1e-5, "pad_token_id": 0,
@@ -95,23 +94,6 @@ def test_classes_are_those_of_the_authors_code(tmp_path):
     [logits] = values(ours, reading_of(ours), batch()).values()
     np.testing.assert_allclose(logits, GOLDEN["classes"], atol=1e-5)
     assert np.ptp(GOLDEN["classes"], axis=0).max() > 0.1
-
-
-@pytest.mark.parametrize("architecture", ["NeoBERTLMHead", "NeoBERT", "NeoBERTForSequenceClassification"])
-def test_every_byte_returns_and_the_folder_names_the_authors_code_without_holding_it(tmp_path, architecture):
-    ours, _ = huggingface.read(make(tmp_path / "theirs", architecture))
-    huggingface.write(tmp_path / "ours", ours)
-    theirs, back = (weights.read(tmp_path / name) for name in ("theirs", "ours"))
-    assert theirs.keys() == back.keys()
-    assert all(tensor.tobytes() == back[name].tobytes() for name, tensor in theirs.items())
-    again, _ = huggingface.read(tmp_path / "ours")
-    assert (again.encoder, again.settings) == (ours.encoder, ours.settings)
-    config = json.loads((tmp_path / "ours" / "config.json").read_text())
-    assert (config["architectures"], config["intermediate_size"], ours.encoder.feedforward) == ([architecture], 24, 16)
-    assert config["auto_map"]["AutoModelForMaskedLM"] == "chandar-lab/NeoBERT--model.NeoBERTLMHead"
-    assert not list((tmp_path / "ours").glob("*.py"))
-    same = CONFIG.keys() - {"auto_map", "intermediate_size"}
-    assert {key: config[key] for key in same} == {key: CONFIG[key] for key in same}
 
 
 def test_an_encoder_alone_is_that_of_eurobert_which_needs_no_code(tmp_path):

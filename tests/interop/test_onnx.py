@@ -92,23 +92,6 @@ def test_hidden_states_are_those_of_the_export_for_any_batch_and_length(kind, ex
             np.testing.assert_allclose(outputs[1], expected.pooled_BND[:, 0], atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "parts, outputs",
-    [
-        ({"rtd"}, ["last_hidden_state", "rtd_logits"]),  # the other head is the generator's
-        ({"pooler", "mlm"}, ["last_hidden_state", "mlm_logits"]),
-        ({"pooler", "mlm", "nsp"}, ["last_hidden_state", "pooler_output", "mlm_logits", "nsp_logits"]),
-        ({"pooler"}, ["last_hidden_state", "pooler_output"]),
-        (set(), ["last_hidden_state"]),
-    ],
-)
-def test_a_part_that_other_classes_lack_is_no_output(parts, outputs):
-    model = models.make(frozenset(parts), models.trained(), "electra" if "rtd" in parts else "bert")
-    if "rtd" in parts:
-        model.params["heads"]["mlm"] = {"word_bias": np.ones(128, np.float32)}
-    assert list(onnx.reading_of(model).outputs) == outputs
-
-
 @slow
 def test_the_check_sees_every_output(exported, tmp_path, monkeypatch):
     model, outputs, real = made("BertForPreTraining"), HEADS["BertForPreTraining"], onnx.values
@@ -245,11 +228,3 @@ def test_a_head_that_no_other_library_knows_is_refused(tmp_path):
     with pytest.raises(UserError, match="no name for: heads/left; add --encoder-only"):
         onnx.write(tmp_path / "model.onnx", model)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.skipif(not MISSING, reason="every package of the extra [onnx] is installed")
-def test_packages_that_are_missing_are_named(tmp_path):
-    export.write(tmp_path / "ours", made("BertModel"))
-    with pytest.raises(UserError, match=f"ONNX needs the packages {', '.join(MISSING)}; pip install"):
-        convert.run(tmp_path / "ours", tmp_path / "model.onnx")
-    assert not (tmp_path / "model.onnx").exists()

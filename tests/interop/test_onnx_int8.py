@@ -7,7 +7,6 @@ from bertjax.config import export
 from bertjax.interop import onnx, onnx_int8
 from bertjax.interop.onnx import INPUTS
 from bertjax.interop.outputs import reading_of
-from bertjax.runtime import command_line
 from bertjax.runtime.errors import RunFailed, UserError
 from tests.interop.test_onnx import made, session_of, slow
 
@@ -59,15 +58,6 @@ def test_a_file_with_other_outputs_is_not_written(tmp_path, monkeypatch):
         with pytest.raises(RunFailed, match="in int8 and bertjax differ by .*% of the outputs in"):
             convert.run(tmp_path / "ours", tmp_path / target, quantized=True)
         assert list((tmp_path / "new").iterdir()) == []
-
-
-def test_what_is_quantized_is_not_quantized_again(tmp_path, capsys):
-    export.write(tmp_path / "int8", made("BertModel"), quantized=True)
-    flags = [f"--from={tmp_path / 'int8'}", f"--to={tmp_path / 'model.onnx'}", "--quantize=int8"]
-    assert command_line.exit_code_of(lambda: convert.main(flags)) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "int8 has int8 weights already; leave out --quantize" in error
-    assert not (tmp_path / "model.onnx").exists()
 
 
 def test_missing_packages_are_named_before_anything_is_written(tmp_path, monkeypatch):

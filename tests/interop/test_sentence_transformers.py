@@ -5,7 +5,6 @@ import re
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from bertjax.config import export as exports
 from bertjax.inference.predictor import Predictor
@@ -105,25 +104,6 @@ def test_harmless_modules_and_prompts_of_every_version(tmp_path):
     assert any("has settings that bertjax does not know and leaves out: 'odd'" in note for note in notes)
 
 
-def test_the_folder_of_the_encoder_in_older_layouts(tmp_path):
-    """Version 0 kept the encoder in a folder of its own, under the name of a class for each family."""
-    huggingface.write(tmp_path, embedder("embedding_contrastive"))
-    expected = huggingface.read(tmp_path)[0]
-    inner = tmp_path / "0_BERT"
-    inner.mkdir()
-    for path in [path for path in tmp_path.iterdir() if path.is_file() and path.name != "modules.json"]:
-        path.rename(inner / path.name)
-    modules = json.loads((tmp_path / "modules.json").read_text())
-    modules[0] |= {"path": "0_BERT", "type": "sentence_transformers.models.BERT"}
-    (tmp_path / "modules.json").write_text(json.dumps(modules))
-    assert huggingface.is_checkpoint(tmp_path)
-    assert huggingface.read(tmp_path)[0].tokenizer == expected.tokenizer
-    modules[0]["path"] = "../elsewhere"
-    (tmp_path / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(UserError, match="the folder of a module is inside of the model's"):
-        huggingface.read(tmp_path)
-
-
 @pytest.mark.parametrize("activation", ["linear.Identity", "activation.Sigmoid"])
 def test_a_cross_encoder_answers_as_there(tmp_path, activation):
     """Version 6 stores modules and the activation in a file of its own, older ones the activation in config.json."""
@@ -215,30 +195,6 @@ def on_mean(term: str, kind: str = "bert", **settings):
     export = models.fine_tuned(term, models.trained(), kind)
     export.settings["tasks"][term]["objective"].update({"pooling": "mean"} | settings)
     return export
-
-
-def test_a_classifier_on_the_mean_becomes_a_dense_module(tmp_path):
-    """The module holds the head as it is, and config.json the names of its logits."""
-    export = on_mean("classification", "distilbert", temperature=2.0)
-    notes = huggingface.write(tmp_path, export)
-    assert any("its head is on the mean of the hidden states, which sentence-transformers" in note for note in notes)
-    modules = json.loads((tmp_path / "modules.json").read_text())
-    assert [module["type"].rpartition(".")[2] for module in modules] == ["Transformer", "Pooling", "Dense"]
-    tensors, head = load_file(tmp_path / modules[2]["path"] / "model.safetensors"), export.params["heads"]
-    np.testing.assert_allclose(2.0 * tensors["linear.weight"].T, head["classification"]["kernel"], rtol=1e-6)
-    np.testing.assert_allclose(2.0 * tensors["linear.bias"], head["classification"]["bias"], rtol=1e-6)
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert config["architectures"][0].endswith("Model")
-    assert "id2label" not in config, "a pipeline would give them to a head of random values"
-    assert config["names_of_logits"] == export.settings["tasks"]["classification"]["objective"]["classes"]
-
-
-def test_a_head_beside_others_is_no_module():
-    export = on_mean("classification")
-    assert huggingface.head_on_mean(export) == "classification"
-    export.params["heads"]["left"] = {"bias": np.ones(2, np.float32)}
-    others = on_mean("classification", pooling="cls"), on_mean("classification", reads="mix")
-    assert not any(map(huggingface.head_on_mean, (export, *others)))
 
 
 @pytest.mark.parametrize(

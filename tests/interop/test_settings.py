@@ -3,10 +3,9 @@
 import dataclasses
 import json
 
-import numpy as np
 import pytest
 
-from bertjax.interop import families, foreign_settings, huggingface, weights
+from bertjax.interop import families, foreign_settings, huggingface
 from bertjax.interop.task_heads import CLASSIFICATION
 from bertjax.models.config import EncoderConfig
 from bertjax.models.presets import PRESETS
@@ -83,50 +82,7 @@ def test_published_settings_give_the_preset(preset):
     assert family.encoder_config(family.settings(expected, "X")) == expected
 
 
-def test_missing_settings_are_those_of_transformers():
-    assert read("bert") == EncoderConfig(vocab_size=30522)
-    assert repr(read("bert", hidden_dropout_prob=0).dropout) == "0.0"
-    assert read("neobert", hidden_act="swiglu") == read("neobert")
-
-
 _FULL, _BOTH = ["full_attention"] * 22, (["full_attention"] + ["sliding_attention"]) * 11
-_ROPE, _SMALL = {"rope_type": "default", "rope_theta": 250000}, {"type": "default", "rope_theta": 250000}
-
-
-@pytest.mark.parametrize(
-    "kind, settings, other",
-    [
-        # Keys of the authors' code and of transformers 5; of two keys for one thing, the one that it takes.
-        ("eurobert", {"rope_parameters": _ROPE}, {"rope_theta": 250000}),
-        ("eurobert", {"rope_scaling": _SMALL, "rope_theta": 7.0}, {"rope_theta": 250000}),
-        ("eurobert", {"rope_scaling": {"type": "default"}, "rope_theta": 250000}, {"rope_theta": 250000}),
-        ("eurobert", {"rope_scaling": _SMALL, "rope_parameters": _ROPE | {"rope_theta": 7.0}}, {"rope_theta": 250000}),
-        ("eurobert", {"num_key_value_heads": None}, {}),
-        ("eurobert", {"num_key_value_heads": 12}, {}),
-        (
-            "modernbert",
-            {"layer_types": _BOTH, "rope_parameters": {"full_attention": _ROPE}, "global_rope_theta": 7.0},
-            {"global_attn_every_n_layers": 2, "global_rope_theta": 250000.0},
-        ),
-        ("modernbert", {"layer_types": _FULL, "local_attention": 0}, {"global_attn_every_n_layers": 1}),
-        # Settings without an effect.
-        (
-            "modernbert",
-            {"rope_parameters": {"full_attention": _ROPE | {"factor": 1.0, "original_max_position_embeddings": 40}}},
-            {"global_rope_theta": 250000.0},
-        ),
-        ("modernbert", {"rope_scaling": {"type": "default"}}, {"rope_scaling": {}}),
-        ("modernbert", {"local_attention": 9, "sliding_window": None}, {"local_attention": 8, "sliding_window": 4}),
-        ("modernbert", {"num_hidden_layers": 1, "local_attention": 0}, {"num_hidden_layers": 1}),
-        # transformers 4 reads null as the base of the global layers.
-        ("modernbert", {"local_rope_theta": None}, {"local_rope_theta": 160000.0}),
-        ("distilbert", {"num_hidden_layers": 3, "n_layers": 7}, {"n_layers": 3}),
-        ("xlnet", {"clamp_len": 0}, {"clamp_len": -1}),
-        ("xlnet", {"hidden_size": 64, "d_model": 7}, {"d_model": 64}),
-    ],
-)
-def test_two_ways_to_write_one_encoder(kind, settings, other):
-    assert read(kind, **settings) == read(kind, **other)
 
 
 _YARN = {"rope_type": "yarn", "factor": 4.0}
@@ -190,21 +146,6 @@ def test_settings_that_are_not_computed_are_refused_by_name(kind, settings):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "kind, settings, complaint",
-    [
-        ("t5", {}, "config.json has model_type='t5'; bertjax converts bert, albert"),
-        ("bert", {"num_attention_heads": 7}, "model.width=768 is not divisible by model.heads=7"),
-        ("mobilebert", {"normalization_type": "rms"}, "model.block.normalization='rms' is unknown"),
-        ("eurobert", {"num_key_value_heads": 5}, "model.block.key_value_heads=5 does not divide model.heads=12"),
-        ("eurobert", {"tie_word_embeddings": True}, "config.json has tie_word_embeddings=True; .*; add --encoder-only"),
-    ],
-)
-def test_values_that_the_encoder_itself_refuses(kind, settings, complaint):
-    with pytest.raises(UserError, match=f"^{complaint}"):
-        read(kind, **settings)
-
-
 @pytest.mark.parametrize("kind", ["modernbert", "eurobert"])
 def test_another_pooling_of_a_head_is_refused(kind):
     head = families.of_config({"model_type": kind}).task_heads[CLASSIFICATION]
@@ -233,36 +174,6 @@ def test_the_pooling_of_the_authors_code_of_eurobert_is_read(tokens, tmp_path):
     assert task["objective"]["pooling"] == "cls" and not [note for note in notes if "clf_pooling" in note]
 
 
-def test_a_base_without_a_kind_of_layer_is_left_out_with_a_note():
-    """Neither transformers 4 nor 5 reads it."""
-    config = {"model_type": "modernbert", "rope_theta": 500.0, "global_rope_theta": 1000.0}
-    family = families.of_config(config)
-    [note] = foreign_settings.notes_of_config(config, family.settings_read)
-    assert "does not know and leaves out: 'rope_theta'" in note
-    assert family.encoder_config(config).block.rotary_base == 1000.0
-
-
-@pytest.mark.parametrize(
-    "settings, noted",
-    [
-        ({"embedding_dropout": 0.1, "mlp_dropout": 0.0, "classifier_dropout": 0.1}, ["mlp_dropout", "attention_"]),
-        ({"mlp_dropout": 0.1, "classifier_dropout": 0.2}, ["mlp_dropout=0.1 and classifier_dropout=0.2"]),
-        (dict.fromkeys(("embedding_dropout", "mlp_dropout", "classifier_dropout", "attention_dropout"), 0.1), []),
-    ],
-)
-def test_rates_of_dropout_that_are_not_kept_are_noted(tokens, tmp_path, settings, noted):
-    rates = dict.fromkeys(("embedding_dropout", "mlp_dropout", "classifier_dropout", "attention_dropout"), 0.0)
-    huggingface.write(tmp_path, models.make(frozenset({"mlm"}), tokens, "modernbert"))
-    changed(tmp_path, **rates | settings)
-    ours, notes = huggingface.read(tmp_path)
-    assert (ours.encoder.dropout, ours.encoder.attention_dropout) == (
-        settings.get("embedding_dropout", 0.0),
-        settings.get("attention_dropout", 0.0),
-    )
-    of_dropout = [note for note in notes if "_dropout" in note]
-    assert len(of_dropout) == len(noted) and all(word in note for word, note in zip(noted, of_dropout))
-
-
 @pytest.mark.parametrize(
     "settings, complaint",
     [
@@ -277,24 +188,4 @@ def test_positions_that_would_be_others_are_refused(tokens, tmp_path, settings, 
     huggingface.write(tmp_path, models.make(frozenset({"mlm"}), tokens, "roberta"))
     changed(tmp_path, **settings)
     with pytest.raises(UserError, match=f"^config.json has {complaint}"):
-        huggingface.read(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "kind, name, found",
-    [
-        ("deberta-v2", "mask_predictions.dense.weight", "left out, because no class of transformers reads it"),
-        ("deberta-v2", "deberta.embeddings.word_embeddings._weight", "left out, because no class of transformers"),
-        ("modernbert", "model.layers.0.attn_norm.weight", "ModernBERT has no norm before its first attention"),
-    ],
-)
-def test_tensors_that_no_class_reads(tokens, tmp_path, kind, name, found):
-    """Published files of DeBERTa have some; ModernBERT's never do."""
-    huggingface.write(tmp_path, models.make(frozenset({"mlm"}), tokens, kind))
-    tensors = {name: np.array(tensor) for name, tensor in weights.read(tmp_path).items()}
-    weights.write(tmp_path / "model.safetensors", tensors | {name: np.ones((2, 2), np.float32)})
-    if found.startswith("left out"):
-        assert any(note.startswith(found) and name in note for note in huggingface.read(tmp_path)[1])
-        return
-    with pytest.raises(UserError, match=found):
         huggingface.read(tmp_path)

@@ -83,15 +83,6 @@ def test_a_head_that_computes_something_else_is_refused(tokens, tmp_path, term, 
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("kind, activation", [("electra", "gelu"), ("distilbert", "relu"), ("albert", "tanh")])
-def test_a_pooler_with_another_activation_is_refused(tokens, tmp_path, kind, activation):
-    model = models.fine_tuned("classification", tokens, kind)
-    other = "tanh" if activation != "tanh" else "relu"
-    encoder = model.encoder.replace({"pooler_activation": other})
-    with pytest.raises(UserError, match=f"'{other}', and .* computes '{activation}' only; fine-tune it with"):
-        huggingface.write(tmp_path / "out", model._replace(encoder=encoder))
-
-
 @pytest.mark.parametrize(
     "settings, complaint",
     [
@@ -118,13 +109,6 @@ def test_labels_that_do_not_fit_are_refused(tokens, tmp_path, settings, complain
     with pytest.raises(UserError, match=complaint) as caught:
         huggingface.read(tmp_path)
     assert "\n" not in str(caught.value)
-
-
-def test_labels_without_names_are_numbered_as_in_transformers(tokens, tmp_path):
-    huggingface.write(tmp_path, models.fine_tuned("classification", tokens))
-    change(tmp_path, id2label=None, problem_type=None)
-    task = huggingface.read(tmp_path)[0].settings["tasks"]["classification"]
-    assert list(task["objective"]["classes"]) == ["LABEL_0", "LABEL_1", "LABEL_2"]
 
 
 IDENTITY, SIGMOID = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Sigmoid"
@@ -191,22 +175,3 @@ def test_the_command_converts_both_ways_and_names_the_next_step(tokens, tmp_path
     assert 'pipeline("text-classification", model="FOLDER")' in card
     there, back = (tmp_path / folder / "model.safetensors" for folder in ("ours", "back"))
     assert there.read_bytes() == back.read_bytes()
-
-
-def test_encoder_only_of_a_head_that_no_other_library_knows(tokens, tmp_path, capsys):
-    original = models.fine_tuned("classification", tokens)
-    original.params["heads"] = {"left": {"bias": np.ones(2, np.float32)}}
-    export.write(tmp_path / "ours", original)
-    flags = [f"--from={tmp_path / 'ours'}", f"--to={tmp_path / 'theirs'}"]
-    assert command_line.exit_code_of(lambda: convert.main(flags)) == 2 and not (tmp_path / "theirs").exists()
-    assert "no name for: heads/left/bias; add --encoder-only" in capsys.readouterr().err
-    assert command_line.exit_code_of(lambda: convert.main([*flags, "--encoder-only"])) == 0
-    assert "heads and pooler not converted" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("threshold, count", [(0.5, 0), (0.3, 1)])
-def test_a_threshold_of_classes_that_transformers_cannot_hold_is_noted(tokens, tmp_path, threshold, count):
-    original = models.fine_tuned("multi_label", tokens)
-    original.settings["tasks"]["multi_label"]["objective"]["threshold"] = threshold
-    notes = [note for note in huggingface.write(tmp_path, original) if "threshold" in note]
-    assert len(notes) == count and all(note.startswith("objective.threshold=0.3 is not exported") for note in notes)

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import random
 import unicodedata
 
 import pytest
@@ -17,8 +16,6 @@ from bertjax.runtime.errors import UserError
 
 KINDS = SENTENCEPIECE_KINDS + HUGGINGFACE_KINDS
 CORPORA = ("embedded:en", "embedded:ko")
-# Strings that normalizers, white space handling and the spelling of pieces may change.
-ODD = " |  |\u2581|\u3000|\t|\n|<0x41>|<|e\u0301|\u1112\u1161\u11ab|a|the|\u2460|,".split("|")
 
 
 def lines_of(corpus: str, count: int | None = None) -> list[str]:
@@ -62,14 +59,6 @@ def described(trained):
         kind: library.Tokenizer.from_str(json.dumps(description | {"added_tokens": []}))
         for kind, description in descriptions.items()
     }
-
-
-@pytest.mark.parametrize("kind", SENTENCEPIECE_KINDS)
-def test_odd_spaces_and_spellings(trained, described, kind):
-    draw = random.Random(0)
-    texts = ["".join(draw.choices(ODD, k=draw.randrange(12))) for _ in range(5000)]
-    encodings = described[kind].encode_batch_fast(texts, add_special_tokens=False)
-    assert [encoding.ids for encoding in encodings] == trained[kind, "nfc"].encode(texts)
 
 
 @pytest.mark.parametrize("kind", SENTENCEPIECE_KINDS)
@@ -126,23 +115,6 @@ def test_sequences_are_between_cls_and_sep(trained, tmp_path, kind):
     ]
     text = "the same, other words"
     assert theirs.decode(theirs.encode(text).ids).replace(" ,", ",").strip() == text
-
-
-@pytest.mark.parametrize("kind", SENTENCEPIECE_KINDS)
-@pytest.mark.parametrize("normalizer", ["nfc", "nfkc"])
-def test_a_mask_in_a_text_has_the_same_neighbors(trained, tmp_path, kind, normalizer):
-    tokens = trained[kind, normalizer]
-    theirs = opened(tokens, tmp_path / "hf")
-    texts = [
-        "[MASK]\ub97c \ud30c\uae30\ud55c\ub2e4",
-        "the [MASK]s of",
-        "the [MASK] of",
-        " [MASK].",
-        "[MASK]  the [MASK][MASK]the",
-        "a[MASK] ",
-    ]
-    for text, expected in zip(texts, tokens.encode_masked(texts), strict=True):
-        assert theirs.encode(text, add_special_tokens=False).ids == expected, text
 
 
 def test_settings_that_tokenizer_json_cannot_express_are_refused(trained):

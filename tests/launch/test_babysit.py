@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from tests.launch.conftest import COMMAND, LOGGED_OUT, LOGIN, SETTINGS, executable
+from tests.launch.conftest import COMMAND, LOGGED_OUT, LOGIN, executable
 from tests.waiting import LIMIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.slow
@@ -28,13 +28,6 @@ def test_babysit_outlives_what_is_no_failure_of_the_training(pod):
     assert not pod.exists()
 
 
-def test_a_failed_installation_is_a_failure(pod):
-    executable(pod.cloud / "tools" / "pipx", "#!/bin/sh\nexit 1\n")
-    done = pod("babysit", MAX_FAILURES="2")
-    assert done.returncode == 1
-    assert "the training failed (not started" in done.stderr and "giving up after 2 ends" in done.stderr
-
-
 @pytest.mark.parametrize("code, reason", [(2, "bad input"), (3, "failed twice at the same step")])
 def test_babysit_stops_at_what_would_fail_again_and_leaves_no_tpu(pod, code, reason):
     pod.script(trainings=[[0, code, code]])
@@ -43,21 +36,6 @@ def test_babysit_stops_at_what_would_fail_again_and_leaves_no_tpu(pod, code, rea
     assert f"bertjax: this was attempt {code}" in done.stdout
     assert reason in done.stderr and "gs://bucket/runs/pod/worker_logs" in done.stderr
     assert not pod.exists() and len(pod.attempts()) == 1
-
-
-def test_a_tpu_is_kept_after_a_failure_if_the_settings_ask_for_it(pod):
-    pod.settings(**SETTINGS, AFTER_FAILURE="keep")
-    pod.script(trainings=[2])
-    done = pod("babysit")
-    assert done.returncode == 2 and pod.exists() and "then run tpu_pod.sh down" in done.stderr
-
-
-def test_one_worker_with_bad_input_does_not_decide_for_all(pod):
-    pod.script(trainings=[[0, 2, 134], [0, 75, 2], [0, 0, 0]])
-    done = pod("babysit")
-    assert done.returncode == 0, done.stderr
-    assert "the training failed (134 2; failed)" in done.stderr and len(pod.attempts()) == 3
-    assert "2 failures and 0 stops in a row without a new checkpoint" in done.stderr
 
 
 def test_failures_are_counted_only_while_the_newest_checkpoint_does_not_move(pod):
@@ -133,16 +111,3 @@ def test_babysit_joins_a_running_training(pod):
         process.kill()
     assert process.returncode == 0, errors
     assert len(pod.attempts()) == 2
-
-
-def test_babysit_does_not_restore_a_tpu_that_someone_deleted(pod):
-    pod.script(trainings=["until stopped"])
-    process = pod.start("babysit")
-    try:
-        wait_until(lambda: pod.attempts(0) and pod.attempts(1))
-        (pod.cloud / "pod.json").unlink()
-        output, errors = process.communicate(timeout=LIMIT_SECONDS)
-    finally:
-        process.kill()
-    assert process.returncode == 1 and "was deleted by someone else" in errors
-    assert len(pod.calls("create")) == 1

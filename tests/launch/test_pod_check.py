@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tests import runs
-from tests.launch.conftest import LOGGED_OUT, LOGIN, SETTINGS, executable
+from tests.launch.conftest import SETTINGS, executable
 from tests.launch.preemptions import RealPod
 
 # A stand-in for Python with bertjax: it notes its arguments and ends as the test asks, `compile` after one line.
@@ -102,19 +102,6 @@ def test_what_google_cloud_refuses(checked, pod):
     )
 
 
-@pytest.mark.parametrize(
-    ("location", "text"),
-    [
-        ("US-EAST1", "gs://bucket is in us-east1 and the TPU in zone; what crosses regions costs"),
-        ("ERROR denied", "gs://bucket can be listed, and its region cannot be read"),
-    ],
-)
-def test_a_bucket_elsewhere_is_a_warning(checked, pod, location, text):
-    pod.script(location=[location])
-    code, points = checked(FORECAST="no")
-    assert code == 0 and points["bucket"][0] == "warning" and points["bucket"][1].startswith(text)
-
-
 def test_what_is_missing_in_the_bucket_or_here(checked, pod):
     missing = ("--config.data.sources.law.corpus=gs://bucket/law/*", "--config.data.heldout=my/texts.txt")
     pod.settings(*missing, **SETTINGS | {"WORKDIR": "gs://other/run"})
@@ -159,19 +146,6 @@ def test_every_place_that_workers_read_is_looked_at(checked, pod):
     pod.settings("--config.data.store=stores", **SETTINGS)
     done = pod("check", PYTHON=python, FORECAST="no")
     assert "FAILED   store      stores is on this machine only; run: gcloud storage cp -r stores gs" in done.stdout
-
-
-def test_without_a_login_the_rest_is_checked(checked, pod):
-    pod.script(login=[LOGGED_OUT])
-    code, points = checked()
-    assert code == 2 and "project" not in points and points["forecast"][0] == "ok"
-    assert points["login"][0] == "FAILED" and points["login"][1].startswith(LOGIN)
-
-
-def test_a_tpu_that_exists_already_is_seen(checked, pod):
-    assert pod("up").returncode == 0
-    done = pod("check", PYTHON=str(pod.cloud / "python-of-test"))
-    assert done.returncode == 0 and "warning  name       pod is ACTIVE: it exists already" in done.stdout
 
 
 @pytest.mark.slow

@@ -1,15 +1,12 @@
 """restarts.sh, which every launcher follows, is the table of launch/README.md."""
 
 import itertools
-import os
 import re
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
-
-from bertjax.training.run.workdir import Workdir
 
 LAUNCH = Path(__file__).parents[2] / "launch"
 
@@ -38,15 +35,6 @@ def test_every_mixture_of_exit_codes_has_the_meaning_of_the_table():
     lines = [" ".join(map(str, codes)) for codes in mixtures]
     meanings = bash("for codes; do meaning $codes; done", *lines)
     assert dict(zip(lines, meanings)) == {line: expected(codes) for line, codes in zip(lines, mixtures)}
-
-
-def test_a_workdir_has_the_name_that_python_gives_it():
-    """A bucket has no folders: `gs://bucket/run//checkpoints` is not in `gs://bucket/run/checkpoints`."""
-    names = ["gs://bucket/run/", "gs://bucket//a///run//", "gs://bucket/a b", "runs/x/", "/a//b/", "/", "~/runs/x", "~"]
-    names += ["gs://bucket/./run", "gs://bucket/run/.", "gs://bucket/././a/./b/", "./x", "a/.b/..c"]
-    expected = [os.fspath(Workdir.at(name).root) for name in names]
-    lines = bash('for name; do normalized "$name"; done', *names, HOME=os.path.expanduser("~"))
-    assert lines == expected
 
 
 def test_a_signal_before_the_training_can_be_told_is_not_lost():
@@ -82,28 +70,9 @@ def test_failures_without_a_new_checkpoint_have_a_limit(tmp_path):
     assert ends(tmp_path, *["failed"] * 5) == ["again 1 0", "again 2 0", "again 3 0", "again 4 0", "end 5 0"]
 
 
-def test_a_new_checkpoint_resets_what_was_counted(tmp_path):
-    (tmp_path / "checkpoints" / "9").mkdir(parents=True)
-    moves = ["failed", "stopped", "failed:10", "failed:8", "failed:100", "failed"]
-    assert ends(tmp_path, *moves) == ["again 1 0", "again 1 1", "again 0 0", "again 1 0", "again 0 0", "again 1 0"]
-
-
-def test_stops_have_a_limit_of_their_own(tmp_path):
-    done = ends(tmp_path, *["stopped"] * 4, "failed", "stopped", MAX_FAILURES="2", MAX_STOPS="6")
-    assert done[-2:] == ["again 1 4", "again 1 5"]
-    assert ends(tmp_path, "stopped", "stopped", MAX_STOPS="2") == ["again 0 1", "end 0 2"]
-
-
 @pytest.mark.parametrize("meaning", ["finished", "final"])
 def test_a_run_that_ended_for_good_is_not_started_again(tmp_path, meaning):
     assert ends(tmp_path, f"{meaning}:10") == ["end 0 0"]
-
-
-def test_drafts_are_not_checkpoints(tmp_path):
-    for name in ("100", "20", "300.orbax-checkpoint-tmp", "damaged-400"):
-        (tmp_path / "checkpoints" / name).mkdir(parents=True)
-    assert bash("newest_checkpoint", WORKDIR=str(tmp_path)) == ["100"]
-    assert bash("newest_checkpoint", WORKDIR=str(tmp_path / "absent")) == ["-1"]
 
 
 def test_each_seed_of_a_run_moves_it(tmp_path):

@@ -74,27 +74,6 @@ def test_the_job_requeues_itself_after_what_may_pass(tmp_path, codes, requeues):
     assert submit(tmp_path, codes) == (min(messages, default=0), requeues)
 
 
-def test_bad_input_of_one_task_is_a_failure_and_not_a_stop(tmp_path):
-    """75 hides 2 from srun: it would be repeated as often as a stop may be."""
-    limits = {"MAX_FAILURES": "2", "MAX_STOPS": "100"}
-    assert [submit(tmp_path, "2 75", **limits) for _ in range(2)] == [(2, True), (2, False)]
-    assert [submit(tmp_path, "75 0", **limits) for _ in range(2)] == [(75, True), (75, True)]
-
-
-def test_requeues_are_bounded_while_the_newest_checkpoint_does_not_move(tmp_path):
-    assert [submit(tmp_path, "1", MAX_FAILURES="2")[1] for _ in range(2)] == [True, False]
-    again = [submit(tmp_path, "134", MAX_FAILURES="2", SAVES=str(step))[1] for step in (10, 20, 20, 20)]
-    assert again == [True, True, True, False]
-
-
-def test_a_workdir_in_the_home_is_found(tmp_path):
-    """A shell leaves ~ in `--workdir=~/run`, and Python expands it."""
-    process = start(tmp_path, "1", workdir="~/run", HOME=str(tmp_path), SAVES="10")
-    output, _ = process.communicate(timeout=LIMIT_SECONDS)
-    assert (tmp_path / "run" / "launcher_counts").read_text() == "10 0 0\n", output
-    assert not (ROOT / "~").exists()
-
-
 def are_ready(training: int, job: int) -> bool:
     """Whether all processes from a training up to its job have set their traps; a child may be faster than they are."""
     while True:

@@ -47,16 +47,6 @@ def test_it_compares_and_times_on_two_devices(tmp_path):
         assert step["tokens_per_second"] > 0
 
 
-@pytest.mark.slow
-def test_it_notices_a_step_of_another_precision(tpu_check, monkeypatch):
-    import jax
-
-    whole, dtypes = tpu_check.program_of, iter(("float32", "bfloat16"))
-    monkeypatch.setattr(tpu_check, "program_of", lambda setting, _, devices: whole(setting, next(dtypes), devices))
-    result = tpu_check.equality(tuple(jax.devices()[:1]), is_small=True)
-    assert not result["equal"] and result["gradient_error"] > result["gradient_tolerance"]
-
-
 def test_without_a_tpu_it_says_so(tmp_path):
     process = run(folder=tmp_path, TPU_SKIP_MDS_QUERY="1")
     assert process.returncode == 2 and "--platform=cpu" in process.stderr.splitlines()[-1], process.stderr

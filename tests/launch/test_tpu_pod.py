@@ -94,39 +94,6 @@ def test_workers_get_variables_and_requests_get_flags(pod):
     assert refused.returncode == 2 and "'A-B=1', not NAME=VALUE" in refused.stderr
 
 
-def test_the_heartbeat_of_an_earlier_start_counts_as_starting(pod):
-    """A start that opens its data for an hour must not be taken for one that hangs in a step."""
-    script = """
-    eval "$(sed -n '/^heartbeats()/,/^}/p; /^hangs()/,/^}/p' launch/tpu_pod.sh)"
-    storage() { [[ $2 == "$WORKDIR/heartbeat.json" ]] && echo "$file"; }
-    look() { SECONDS=$1; if hangs; then echo hangs; else echo alive; fi; }
-    WORKDIR=gs://bucket/run HANG_SECONDS=10 heartbeat='' beat=0 SECONDS=0
-    file='{"state": "training", "started": 1.0}' earlier=$file
-    look 0; look 29; look 31
-    file='{"state": "training", "started": 2.0}'
-    look 40; look 49; look 51
-    file='{"state": "saving", "started": 2.0}'
-    look 60; look 89; look 91
-    """
-    done = subprocess.run(["bash", "-c", script], cwd=pod.repository, capture_output=True, text=True)
-    assert done.stdout.split() == ["alive", "alive", "hangs"] * 3, done.stderr
-
-
-def test_a_failed_request_prints_its_reason(pod):
-    pod.script(requests=[["WAITING_FOR_RESOURCES", "FAILED"]])
-    done = pod("up")
-    assert done.returncode == 75 and "no quota is left" in done.stderr
-    assert pod("up").returncode == 0, "a failed request is replaced"
-    assert len(pod.calls("delete")) == 1
-
-
-def test_a_wrong_request_is_not_repeated(pod):
-    pod.script(create=["INVALID_ARGUMENT: no such accelerator type\nread the reference"])
-    done = pod("babysit")
-    assert done.returncode == 2 and len(pod.calls("create")) == 1
-    assert "the request is wrong (INVALID_ARGUMENT: no such accelerator type)" in done.stderr.splitlines()[-1]
-
-
 def test_no_call_reads_the_terminal_and_ctrl_c_ends_the_script_at_once(pod):
     assert pod("up").returncode == 0
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background ignores it
@@ -144,13 +111,6 @@ def test_no_call_reads_the_terminal_and_ctrl_c_ends_the_script_at_once(pod):
         os.close(controller)
         os.close(terminal)
         signal.signal(signal.SIGINT, handler)
-
-
-def test_logs_leave_the_worker_while_it_runs(pod):
-    pod.script(trainings=["until stopped"])
-    assert pod("up").returncode == pod("run", LOG_SECONDS="0.1").returncode == 0
-    wait_until(lambda: len(list((pod.bucket / "worker_logs").glob("*.log"))) > 0)
-    assert "workers: running\n" in pod("status").stdout
 
 
 def test_a_lost_network_does_not_stop_the_training(pod):

@@ -1,11 +1,9 @@
 """The encoder configuration: errors, the padded vocabulary, and presets."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from bertjax.models import vocabulary
@@ -14,28 +12,13 @@ from bertjax.models.blocks.lstm import LSTMBlock
 from bertjax.models.blocks.mobilebert import MobileBertBlock, MobileBertEmbeddings
 from bertjax.models.blocks.modern import ModernBlock
 from bertjax.models.blocks.xlnet import XLNetEmbeddings
-from bertjax.models.config import EncoderConfig, Execution
+from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import MaskedLMHead
 from bertjax.models.presets import PRESETS
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.runtime.errors import UserError
 from tests import batches
-
-
-@pytest.mark.parametrize(
-    "fields, message",
-    [
-        ({"width": 100, "heads": 12}, "model.width=100 is not divisible by model.heads=12"),
-        (
-            {"dropout": 0.9985},
-            r"model.dropout=0.9985 would drop everything, .* lower it to 0.99 or less",
-        ),
-    ],
-)
-def test_invalid_architectures(fields, message):
-    with pytest.raises(UserError, match=f"^{message}$"):
-        EncoderConfig(**fields)
 
 
 @pytest.mark.parametrize(
@@ -55,17 +38,6 @@ def test_invalid_architectures(fields, message):
 def test_every_encoder_reads_token_order_and_segments(block, embeddings, message):
     with pytest.raises(UserError, match=f"^{message}"):
         EncoderConfig(block=block, embeddings=embeddings)
-
-
-@pytest.mark.parametrize("field", ["dtype", "remat"])
-def test_invalid_executions(field):
-    with pytest.raises(UserError, match=f"^{field}='float8' is unknown; choose one of "):
-        Execution(**{field: "float8"})
-
-
-@pytest.mark.parametrize("vocab_size, padded", [(1, 128), (128, 128), (129, 256), (8000, 8064), (30_522, 30_592)])
-def test_the_vocabulary_is_padded_to_a_multiple_of_128(vocab_size, padded):
-    assert EncoderConfig(vocab_size=vocab_size).padded_vocab_size == padded
 
 
 def test_presets_are_the_published_sizes():
@@ -176,23 +148,3 @@ def test_modern_presets_have_the_published_number_of_parameters(preset):
 @pytest.fixture(scope="module")
 def params() -> dict:
     return jax.jit(lambda key: BERT().init(BERT().model(batches.ENCODER), key, batches.make(2)))(jax.random.key(0))
-
-
-def test_cut_leaves_the_tokens_and_pad_is_its_inverse(params):
-    cut = vocabulary.cut(params, batches.ENCODER)
-    assert cut["encoder"]["embeddings"]["word"].shape == (100, 16)
-    assert cut["heads"]["mlm"]["word_bias"].shape == (100,)
-    padded = vocabulary.pad(jax.tree.map(np.asarray, cut), batches.ENCODER)
-    assert jax.tree.map(jnp.shape, padded) == jax.tree.map(jnp.shape, params)
-    jax.tree.map(np.testing.assert_array_equal, vocabulary.cut(padded, batches.ENCODER), cut)
-    assert np.abs(padded["encoder"]["embeddings"]["word"][100:]).max() == 0
-
-
-def test_padding_changes_no_logits(params):
-    apply, batch = jax.jit(functools.partial(BERT().apply, BERT().model(batches.ENCODER))), batches.make(2)
-    zeroed = vocabulary.pad(jax.tree.map(np.asarray, vocabulary.cut(params, batches.ENCODER)), batches.ENCODER)
-    jax.tree.map(
-        np.testing.assert_array_equal,
-        apply(zeroed, batch),
-        apply(params, batch),
-    )

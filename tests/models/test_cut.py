@@ -8,13 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax.traverse_util import flatten_dict
-from safetensors.numpy import load_file, save_file
 
-import bertjax
-from bertjax.config import export
 from bertjax.models import cut, int8, vocabulary
-from bertjax.models.bert import BertEmbeddings
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import MaskedLMHead
 from bertjax.models.importance import Importance, read
@@ -112,12 +107,6 @@ def test_heads_that_cannot_fill_the_width_are_refused():
         cut.with_zero_heads(params_of(batches.ENCODER), config)
 
 
-def test_the_importance_of_layers_that_share_a_row_is_summed():
-    config = CONFIGS["shared"]
-    importance = np.array([[1.0, 0.0], [0.0, 0.5], [0.0, 3.0], [2.0, 0.0]])
-    assert cut.most_important(importance, config, "attention", 2).tolist() == [[0, 1], [1, 0]]
-
-
 IMPORTANCE = Importance(
     DRAW.uniform(size=(ENCODER.layers, ENCODER.heads)),
     DRAW.uniform(size=(ENCODER.layers, ENCODER.feedforward)) * 1e-7,
@@ -133,18 +122,6 @@ def path(tmp_path):
     path = tmp_path / "importance.json"
     path.write_bytes(IMPORTANCE.to_json())
     return path
-
-
-def test_what_is_written_is_read(path):
-    importance = read(path, ENCODER)
-    np.testing.assert_allclose(importance.heads, IMPORTANCE.heads, rtol=1e-5)
-    np.testing.assert_allclose(importance.neurons, IMPORTANCE.neurons, rtol=1e-5)
-    assert (importance.model, importance.material, importance.examples, importance.objective) == (
-        "sst2",
-        "glue:SST-2",
-        500,
-        "Classification",
-    )
 
 
 @pytest.mark.parametrize(
@@ -163,15 +140,6 @@ def test_files_that_are_refused(path, changes, message):
     with pytest.raises(UserError, match=message) as caught:
         read(path, ENCODER)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("content", ["", "[]", "3", "{}"])
-def test_other_files_are_refused(path, content):
-    path.write_text(content)
-    with pytest.raises(UserError, match="is not an importance.json"):
-        read(path, ENCODER)
-    with pytest.raises(UserError, match="is not an importance.json"):
-        read(path.parent / "missing.json", ENCODER)
 
 
 PARTS = [(7, 9), (3,), (1, 2, 99)]
@@ -205,22 +173,6 @@ def test_a_new_piece_starts_as_the_mean_of_its_parts_and_nothing_else_changes():
     assert all(jax.tree.leaves(same))
 
 
-def test_new_positions_repeat_the_old_ones():
-    params = make()
-    old = params["encoder"]["embeddings"]["position"]
-    extended = vocabulary.add_positions(params, batches.ENCODER, 40)
-    assert np.array_equal(extended["encoder"]["embeddings"]["position"], np.concatenate([old, old, old[:8]]))
-    extended["encoder"]["embeddings"]["position"] = old
-    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, extended, params)))
-
-
-def test_rows_before_the_first_position_stay_before_it():
-    config = dataclasses.replace(batches.ENCODER, max_positions=3, embeddings=BertEmbeddings(position_offset=2))
-    table = np.arange(10, dtype=np.float32).reshape(5, 2)
-    extended = vocabulary.add_positions({"position": table}, config, 7)
-    np.testing.assert_array_equal(extended["position"], table[[0, 1, 2, 3, 4, 2, 3, 4, 2]])
-
-
 MODEL = models.make(models.PARTS["BertForPreTraining"], models.trained())
 
 
@@ -244,60 +196,3 @@ def test_the_error_of_a_weight_is_at_most_half_the_scale_of_its_channel(path, sh
     np.testing.assert_allclose(np.abs(restored).max(), np.abs(leaf).max(), rtol=1e-6)
     again = int8.quantize({path: restored})[path]
     assert np.array_equal(again, quantized)
-
-
-def test_biases_norms_and_positions_stay_as_they_are():
-    flat = flatten_dict(MODEL.params, sep="/")
-    stored = int8.quantize(flat)
-    kept = {path for path in flat if stored[path].dtype == np.float32}
-    names = {path.rpartition("/")[2] for path in kept}
-    assert names == {"bias", "scale", "position", "segment", "word_bias"}
-    assert all(stored[path] is flat[path] for path in kept)
-    assert {path.rpartition("/")[2] for path in flat.keys() - kept} == {"kernel", "word"}
-
-
-def test_an_export_of_int8_opens_as_float_and_takes_a_quarter_of_the_bytes(tmp_path):
-    export.write(tmp_path / "float", MODEL)
-    export.write(tmp_path / "int8", MODEL, quantized=True)
-    assert (export.is_quantized(tmp_path / "float"), export.is_quantized(tmp_path / "int8")) == (False, True)
-    before, after = (flatten_dict(export.read(tmp_path / name).params, sep="/") for name in ("float", "int8"))
-    assert before.keys() == after.keys()
-    for path, leaf in before.items():
-        assert after[path].dtype == np.float32 and after[path].shape == leaf.shape
-        assert np.abs(after[path] - leaf).max() <= np.abs(leaf).max() / 254 * 1.001, path
-    tensors = load_file(tmp_path / "int8" / export.WEIGHTS)
-    kernels = [leaf for leaf in tensors.values() if leaf.dtype == np.int8]
-    assert sum(leaf.size for leaf in kernels) > 2 / 3 * sum(leaf.size for leaf in before.values())
-    module, params, tokenizer = bertjax.load(tmp_path / "int8")
-    tokens_BT, _ = tokenizer.rows(["ab ad ce", "fade"], 8)
-    hidden = [module.apply({"params": p}, tokens_BT).hidden for p in (params, MODEL.params["encoder"])]
-    assert 0 < np.abs(hidden[0] - hidden[1]).max() < 0.05
-
-
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        (lambda tensors: tensors.pop("encoder/embeddings/word.scale"), "embeddings/word has no scales that fit it"),
-        (
-            lambda tensors: tensors.update({"encoder/embeddings/word.scale": np.ones((60,), np.float32)}),
-            "embeddings/word has no scales that fit it",
-        ),
-        (
-            lambda tensors: tensors.update({"encoder/embeddings/word.scale": np.full((60, 1), np.nan, np.float32)}),
-            "the scales of encoder/embeddings/word are negative or not finite",
-        ),
-        (
-            lambda tensors: tensors.update({"encoder/embeddings/position": np.ones((20, 16), np.int8)}),
-            "embeddings/position has no scales that fit it",
-        ),
-        (lambda tensors: tensors.update({"a.scale": np.ones(1, np.float32)}), "has the array 'a.scale'"),
-    ],
-)
-def test_damaged_scales_are_refused_in_one_line(tmp_path, change, message):
-    export.write(tmp_path, MODEL, quantized=True)
-    tensors = load_file(tmp_path / export.WEIGHTS)
-    change(tensors)
-    save_file(tensors, tmp_path / export.WEIGHTS)
-    with pytest.raises(UserError, match=message) as caught:
-        export.read(tmp_path)
-    assert "is damaged" in str(caught.value) and "\n" not in str(caught.value)

@@ -6,14 +6,10 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from bertjax.models.blocks.deberta import DebertaBlock, bucket_of
+from bertjax.models.blocks.deberta import bucket_of
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
-from bertjax.runtime.errors import UserError
-from bertjax.training.parallel.sharding import ENCODER_RULES, spec_of
-from bertjax.training.param_paths import path_of
 from tests import batches
 
 # Distances 0 to 2 have a bucket each, 3 to 9 share one, and larger ones the last.
@@ -33,15 +29,6 @@ def params_of(config: EncoderConfig) -> dict:
 def encode(config, params, tokens_BT=TOKENS_BT, examples_BT=None, summaries_BN=None, masks=None, **others):
     variables = {"params": params} | ({"taps": masks} if masks else {})
     return Encoder(config).apply(variables, tokens_BT, None, None, examples_BT, summaries_BN, **others)
-
-
-def test_buckets_of_distances():
-    assert [bucket_of(np.array(d), 4, 10).item() for d in (0, 1, 2, 3, 9, 10, -1, -2, -3, -9, -10)] == [
-        0, 1, 2, 3, 3, 4, -1, -2, -3, -3, -4
-    ]  # fmt: skip
-    published = bucket_of(np.arange(600), 256, 512)
-    np.testing.assert_array_equal(published[:129], np.arange(129))
-    assert (np.diff(published) >= 0).all() and published[511] == 255 and published[512] >= 256
 
 
 def test_attention_is_that_of_the_formula():
@@ -73,31 +60,3 @@ def test_attention_is_that_of_the_formula():
     expected_HTT /= expected_HTT.sum(-1, keepdims=True)
     np.testing.assert_allclose(state["captured"]["attention"][0][0], expected_HTT, rtol=1e-3, atol=1e-5)
     assert expected_HTT.std() > 0.02
-
-
-def test_all_layers_share_one_table_and_every_parameter_has_a_sharding_rule():
-    leaves = jax.tree_util.tree_leaves_with_path({"encoder": params_of(CONFIG)})
-    shapes = {path_of(path): leaf.shape for path, leaf in leaves}
-    assert shapes["encoder/shared/embedding"] == (8, 16)
-    specs = {path_of(key): tuple(spec_of(path_of(key), leaf, ENCODER_RULES)) for key, leaf in leaves}
-    assert {path: spec for path, spec in specs.items() if "shared" in path} == {
-        "encoder/shared/embedding": (None, "fsdp"),
-        "encoder/shared/norm/scale": (),
-        "encoder/shared/norm/bias": (),
-    }
-
-
-@pytest.mark.parametrize(
-    "fields, message",
-    [
-        (
-            {"block": DebertaBlock(buckets=256, max_distance=129)},
-            "model.block.max_distance=129 must be at least 130 wi",
-        ),
-        ({"embeddings": batches.ENCODER.embeddings}, "model.block.kind=deberta has distances between tokens in attent"),
-        ({"width": 20, "heads": 3}, "model.width=20 is not divisible by model.heads=3"),
-    ],
-)
-def test_invalid_parts(fields, message):
-    with pytest.raises(UserError, match=f"^{message}"):
-        EncoderConfig(**batches.DISENTANGLED | fields)

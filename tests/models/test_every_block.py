@@ -14,8 +14,6 @@ from bertjax.models.blocks import BLOCKS
 from bertjax.models.blocks.mobilebert import MobileBertBlock, MobileBertEmbeddings
 from bertjax.models.blocks.mpnet import MPNetBlock
 from bertjax.models.config import Execution
-from bertjax.training.parallel.sharding import ENCODER_RULES, spec_of
-from bertjax.training.param_paths import path_of
 from tests import batches
 from tests.models.encoding import encode, params_of
 
@@ -116,12 +114,6 @@ def test_the_execution_changes_nothing(name, execution):
 
     params = params_of(ENCODERS[name])
     close(computed(params, execution), computed(params, Execution()), 2e-5)
-
-
-@every_block
-def test_every_parameter_has_a_sharding_rule(name):
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params_of(ENCODERS[name])):
-        spec_of(f"encoder/{path_of(path)}", leaf, ENCODER_RULES)
 
 
 def test_every_kind_is_tried():

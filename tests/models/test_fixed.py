@@ -4,21 +4,15 @@ import dataclasses
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import bertjax
 from bertjax.cli import convert
-from bertjax.config import config_file
-from bertjax.config.config import to_dict
 from bertjax.models.bert import BertBlock
 from bertjax.models.encoder import Encoder
-from bertjax.models.fixed import FIXED_PATTERNS, fixed_maps
-from bertjax.models.visibility import Visibility
+from bertjax.models.fixed import FIXED_PATTERNS
 from bertjax.runtime import command_line
-from bertjax.runtime.errors import UserError
-from bertjax.training.parallel.sharding import ENCODER_RULES, spec_of
 from tests import batches, runs
 from tests.models.encoding import params_of
 
@@ -68,17 +62,6 @@ def encode(config, params, tokens_BT, examples_BT, positions_BT, read_BK=None, k
     return encoded.hidden, state["captured"]
 
 
-def test_the_first_rows_of_a_map_in_numbers():
-    maps_PTT = fixed_maps(("left", "right", "previous", "end"), Visibility(jnp.ones((1, 4), jnp.int32)))[0]
-    expected = [
-        [[1, 0, 0, 0], [0, 1, 0, 0], [1, 0, 0, 0], [1 / 9, 8 / 9, 0, 0]],
-        [[0, 0, 8 / 9, 1 / 9], [0, 0, 0, 1], [0, 0, 1, 0], [0, 0, 0, 1]],
-        [[1, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]],
-        [[0.01, 0.08, 0.27, 0.64]] * 4,
-    ]
-    np.testing.assert_allclose(maps_PTT, expected, rtol=1e-6)
-
-
 def test_captured_maps_are_those_of_loops_and_stay_within_their_examples():
     hidden_BTD, captured = encode(CONFIG, params_of(CONFIG), TOKENS_BT, EXAMPLES_BT, POSITIONS_BT)
     attention_LBHTT = np.asarray(captured["attention"])
@@ -94,52 +77,6 @@ def test_captured_maps_are_those_of_loops_and_stay_within_their_examples():
         alone = TOKENS_BT[:, places], np.ones((1, len(places)), np.int32), POSITIONS_BT[:, places]
         alone_BTD, _ = encode(CONFIG, params_of(CONFIG), *alone)
         np.testing.assert_allclose(alone_BTD[0], hidden_BTD[0, places], atol=1e-5)
-
-
-def test_fixed_heads_have_values_and_no_queries_and_keys():
-    attention = params_of(CONFIG)["layers"]["attention"]
-    shapes = {name: attention[name]["kernel"].shape for name in attention}
-    width, learned = CONFIG.width, 2
-    assert shapes == {
-        "query": (2, width, learned),
-        "key": (2, width, learned),
-        "value": (2, width, width),
-        "output": (2, width, width),
-    }
-    for path in ("query/kernel", "key/bias"):
-        assert len(spec_of(f"encoder/layers/attention/{path}", attention["query"]["kernel"], ENCODER_RULES)) > 1
-
-
-def test_the_last_head_is_learned_and_the_fixed_ones_are_not():
-    """Queries change the last map only, whichever examples a row has; dropout spares the fixed maps."""
-    params = params_of(CONFIG)
-    other = jax.tree.map(lambda leaf: leaf, params)
-    other["layers"]["attention"]["query"]["kernel"] = -other["layers"]["attention"]["query"]["kernel"]
-    (_, before), (_, after) = (encode(CONFIG, p, TOKENS_BT, EXAMPLES_BT, POSITIONS_BT) for p in (params, other))
-    changed_LH = np.abs(before["attention"] - after["attention"]).max(axis=(1, 3, 4)) > 1e-3
-    assert changed_LH[:, -1].all() and not changed_LH[:, :-1].any()
-
-    dropping = dataclasses.replace(CONFIG, attention_dropout=0.5)
-    key = jax.random.key(1)
-    _, dropped = encode(dropping, params, TOKENS_BT, EXAMPLES_BT, POSITIONS_BT, key=key)
-    same_LBTH = np.isclose(dropped["context"], before["context"], atol=1e-6).all(axis=-1)
-    assert same_LBTH[0, ..., :-1].all() and not same_LBTH[0, ..., -1].all()
-
-
-@pytest.mark.parametrize(
-    "fields, message",
-    [
-        (
-            {"block": BertBlock(("left", "up"))},
-            "model.block.fixed_heads has 'up'; choose from current, previous",
-        ),
-        ({"heads": 4, "width": 16}, "has 7 patterns, and model.heads=4 leaves no learned head; set model.heads=8"),
-        ({"direction": "left_to_right"}, "set model.direction=bidirectional, or model.block.fixed_heads=\\[\\]"),
-    ],
-)
-def test_what_fixed_heads_cannot_be(fields, message):
-    with pytest.raises(UserError, match=message):
-        dataclasses.replace(CONFIG, **fields)
 
 
 @pytest.mark.slow
@@ -163,12 +100,3 @@ def test_a_run_trains_resumes_and_is_opened(flags, tmp_path, capsys):
     )
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "model.block.fixed_heads=['previous', 'next', 'left']" in error, error
-
-
-def test_the_recipe_differs_from_the_learned_one_in_its_heads_only():
-    fixed, learned, tiny = (
-        to_dict(config_file.load(f"configs/tiny.py{variant}", overrides))
-        for variant, overrides in ((":fixed", []), (":fixed", ["model.block.fixed_heads=[]"]), ("", ["model.heads=8"]))
-    )
-    assert fixed["model"]["block"] == {"kind": "bert", "fixed_heads": list(FIXED_PATTERNS)}
-    assert fixed | {"model": fixed["model"] | {"block": {"kind": "bert", "fixed_heads": []}}} == learned == tiny

@@ -17,8 +17,7 @@ from bertjax.models.blocks.modern import ModernBlock
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.dropout import seeds_of
 from bertjax.models.encoder import Encoder
-from bertjax.models.fused_kernels import Plan
-from bertjax.models.kernels import LONGEST_FUSED, attend_by_fused, implementation_at
+from bertjax.models.kernels import attend_by_fused
 from bertjax.models.visibility import Visibility
 from bertjax.runtime.errors import UserError
 from bertjax.training.parallel.attention import choose_attention
@@ -74,16 +73,6 @@ def test_long_rows_are_computed_in_blocks_of_queries(monkeypatch):
     assert_equal_to_plain(2, 64, Visibility(packed(2, 256), jnp.int32(40)), 0.1)
 
 
-def test_the_programs_of_rows():
-    plan = Plan(64, 0.1, False, "", True)
-    grids = (fused._Grid(plan, rows, tokens, 768) for rows, tokens in ((1, 2048), (8, 128), (1, 8192)))
-    assert [(*grid.programs, grid.blocks, grid.groups) for grid in grids] == [
-        (1, 6, 16, 1),
-        (8, 1, 1, 1),  # all heads of a short row in one program
-        (1, 6, 16, 16),
-    ]
-
-
 @pytest.mark.parametrize("window, rate", [(None, 0.1), (40, 0.5), (150, 0.0)])
 def test_long_rows_are_computed_in_groups_of_keys(monkeypatch, window, rate):
     """With a running softmax, and without the groups that a block of queries does not see."""
@@ -91,25 +80,6 @@ def test_long_rows_are_computed_in_groups_of_keys(monkeypatch, window, rate):
     monkeypatch.setattr(dropout, "GROUP", 128)
     monkeypatch.setattr(fused, "_LOGITS", 128 * 128)
     assert_equal_to_plain(2, 64, Visibility(packed(1, 512), None if window is None else jnp.int32(window)), rate)
-
-
-def test_examples_of_a_row_do_not_leak():
-    """The gradient of one example's values with respect to every other token is exactly zero, with dropout, too."""
-    examples_BT, keys = packed(1, 128), jax.random.split(jax.random.key(0), 1)
-    states = jnp.asarray(np.random.default_rng(0).normal(size=(3, 1, 128, 2, 64)), jnp.float32)
-
-    @jax.jit
-    def gradient(states, own_BT):
-        def of_example(states):
-            context_BTHD = interpreted(*states, Visibility(examples_BT), 0.1, keys)
-            return jnp.sum(jnp.where(own_BT[..., None, None], context_BTHD, 0.0))
-
-        return jax.grad(of_example)(states)
-
-    for example in np.unique(examples_BT):
-        own_BT = np.asarray(examples_BT) == example
-        found = np.asarray(gradient(states, own_BT))
-        assert np.all(found[:, ~own_BT] == 0) and np.any(found[:, own_BT] != 0)
 
 
 WIDE = dataclasses.replace(
@@ -160,15 +130,6 @@ def test_an_encoder_with_windows_and_dropout_is_that_of_the_plain_implementation
     )
 
 
-def test_rows_that_are_not_tiled_or_too_long_stay_plain():
-    for dtype, longest in LONGEST_FUSED.items():
-        lengths = (96, 128, 384, 500, 2048, 2176, 2560, longest, longest + 512)
-        execution = Execution(dtype, attention="fused")
-        assert [implementation_at(execution, length) for length in lengths] == [
-            "plain", "fused", "fused", "plain", "fused", "plain", "fused", "fused", "plain",
-        ]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     "model, expected",
     [
@@ -195,16 +156,3 @@ def test_auto_takes_the_fused_kernel_where_it_serves(model, expected):
     if expected != "fused":
         with pytest.raises(UserError, match=r"^runtime.attention=fused .*; use runtime.attention=auto$"):
             choose_attention("fused", encoder, **where)
-
-
-def test_heads_and_rows_that_fill_no_tile_are_refused():
-    states = jnp.zeros((3, 1, 128, 2, 16))
-    with pytest.raises(
-        ValueError, match="^attention=fused takes heads of width 32, 64 or 128 .*2 of 16; use attention="
-    ):
-        attend_by_fused(*states, Visibility(packed(1, 128)))
-    rows = *jnp.zeros((3, 1, 160, 2, 64)), Visibility(packed(1, 160))
-    with pytest.raises(ValueError, match="^attention=fused takes rows of a multiple of 128 tokens"):
-        attend_by_fused(*rows)
-    with pytest.raises(ValueError, match="^attention=fused does not compute an order of tokens"):
-        attend_by_fused(*states, Visibility(packed(1, 128), rank_BT=packed(1, 128)))

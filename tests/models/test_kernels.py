@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models import attention, kernels
+from bertjax.models import kernels
 from bertjax.models.attention import attend, attend_plainly
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.dropout import seeds_of
@@ -23,12 +23,8 @@ from bertjax.models.kernels import (
     attend_by_fused,
     attend_by_kernel,
     attend_by_splash,
-    implementation_at,
 )
-from bertjax.models.tracing import with_possible_attention
 from bertjax.models.visibility import Visibility
-from bertjax.objectives.pretraining.electra import Electra
-from bertjax.runtime.errors import UserError
 from bertjax.training.parallel.attention import choose_attention
 from tests import batches
 from tests.models import reference
@@ -138,36 +134,6 @@ def test_a_kernel_computes_what_is_passed_or_refuses_it(implementation, field, m
         assert np.abs(attend_plainly(without)[0] - expected).max() > 0.01
 
 
-def test_a_bias_that_no_setting_names_takes_the_plain_implementation(monkeypatch):
-    """Such as ALiBi (Press et al., 2022) in a fork."""
-    with_bias = lambda *inputs: AttentionInputs(*inputs)._replace(bias_BHQT=jnp.zeros((1, 12, 1, 1)))  # noqa: E731
-    monkeypatch.setattr(attention, "AttentionInputs", with_bias)
-    forked = encoder(feedforward=128)  # an encoder that no other test traces
-    assert choose_attention("auto", forked, "tpu", "TPU v4") == "plain"
-    with pytest.raises(UserError, match="^runtime.attention=fused does not compute terms that are added to"):
-        choose_attention("fused", forked, "tpu", "TPU v4")
-
-
-def test_electras_generator_does_not_need_the_kernel_of_its_discriminator():
-    """It has one head of 64, which fills no tile."""
-    electra_small = dataclasses.replace(
-        batches.ENCODER, layers=1, width=256, heads=4, max_positions=128, execution=Execution(attention=FUSED)
-    )
-    assert with_possible_attention(electra_small) == electra_small
-    assert Electra().generator(electra_small).execution.attention == "plain"
-    batches.param_shapes(Electra(), electra_small, batches.make(1, 128))
-
-
-def test_short_and_untiled_rows_stay_plain():
-    assert [implementation_at(Execution(attention="splash"), length) for length in (128, 256, 300, 512)] == [
-        "plain",
-        "splash",
-        "plain",
-        "splash",
-    ]
-    assert implementation_at(Execution(), 512) == "plain"
-
-
 def splash_encoder(**choices) -> Encoder:
     config = dataclasses.replace(batches.ENCODER, max_positions=256, execution=Execution(attention="splash"), **choices)
     return Encoder(config)
@@ -181,12 +147,6 @@ def test_captured_attention_needs_the_plain_implementation():
         ValueError, match="^attention=splash keeps no probabilities to capture; build the encoder with "
     ):
         jax.eval_shape(apply, shapes, tokens_BT)
-
-
-def test_dropout_of_attention_needs_the_plain_implementation():
-    tokens_BT, key = jnp.zeros((1, 256), jnp.int32), jax.random.key(0)
-    with pytest.raises(ValueError, match=r"attention=splash does not compute dropout of attention \(model.att"):
-        jax.eval_shape(lambda: splash_encoder(attention_dropout=0.1).init(key, tokens_BT, key=key))
 
 
 def encoder(**choices) -> EncoderConfig:
@@ -211,26 +171,6 @@ def test_the_table_of_implementations(requested, backend, kind, dropout, path):
     assert choose_attention(requested, encoder(attention_dropout=dropout), backend, kind) == path
 
 
-@pytest.mark.parametrize(
-    ("requested", "backend", "kind", "dropout", "reason"),
-    [
-        ("splash", "tpu", "TPU v2", 0.0, "splash runs on TPU v4 and later, and this is TPU v2"),
-        ("splash", "tpu", "TPU v4", 0.1, "splash does not compute dropout of attention (model.attention_dropout)"),
-        ("cudnn", "cpu", "cpu", 0.0, "cudnn runs on GPU in bfloat16, not on cpu in bfloat16"),
-    ],
-)
-def test_an_unusable_implementation_is_refused(requested, backend, kind, dropout, reason):
-    with pytest.raises(UserError) as error:
-        choose_attention(requested, encoder(attention_dropout=dropout), backend, kind)
-    assert str(error.value) == f"runtime.attention={reason}; use runtime.attention=auto"
-
-
-def test_splash_is_not_sharded_over_tensor():
-    assert choose_attention("auto", encoder(), "tpu", "TPU v4", tensor=2) == "plain"
-    with pytest.raises(UserError, match=r"splash cannot be sharded over runtime.mesh.tensor=2"):
-        choose_attention("splash", encoder(), "tpu", "TPU v4", tensor=2)
-
-
 def mask(*rows: str) -> np.ndarray:
     """Literal masks: 1 where the query of the row sees the token of the column."""
     return np.array([[character == "1" for character in row] for row in rows])[None]
@@ -238,23 +178,6 @@ def mask(*rows: str) -> np.ndarray:
 
 EXAMPLES_BT = jnp.array([[1, 1, 1, 2, 2, 0]])
 RANK_BT = jnp.array([[0, 2, 1, 1, 0, 0]])
-
-
-@pytest.mark.parametrize(
-    "visibility, expected",
-    [
-        (Visibility(EXAMPLES_BT), mask("111000", "111000", "111000", "000110", "000110", "000001")),
-        (Visibility(EXAMPLES_BT, window=1), mask("110000", "111000", "011000", "000110", "000110", "000001")),
-        (Visibility(EXAMPLES_BT, window=0), mask("100000", "010000", "001000", "000100", "000010", "000001")),
-        (Visibility(EXAMPLES_BT, None, RANK_BT), mask("100000", "111000", "101000", "000110", "000010", "000001")),
-        (Visibility(EXAMPLES_BT, 1, RANK_BT), mask("100000", "111000", "001000", "000110", "000010", "000001")),
-    ],
-    ids=["examples", "window", "window of itself", "rank", "rank and window"],
-)
-def test_masks(visibility, expected):
-    np.testing.assert_array_equal(visibility.mask_BQT(), expected)
-    read_BK = jnp.array([[4, 0, 4, 5]])
-    np.testing.assert_array_equal(visibility.mask_BQT(read_BK), expected[:, [4, 0, 4, 5]])
 
 
 def test_attention_is_a_softmax_over_visible_tokens():
@@ -351,15 +274,3 @@ def test_hidden_states_and_gradients_are_those_of_the_plain_implementation(path,
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-6 * largest)
 
     jax.tree.map(compare, actual, expected)
-
-
-@pytest.mark.parametrize("path", INTERPRETED)
-def test_a_head_mask_acts_on_kernels_too(path, params, batch):
-    head_mask_LH = jnp.ones((CONFIG.layers, CONFIG.heads)).at[1, 0].set(0.0)
-
-    def hidden(config):
-        variables = {"params": params, "taps": {"head_mask": head_mask_LH}}
-        return jax.jit(lambda: Encoder(config).apply(variables, *batch.values()))().hidden
-
-    by_kernel = dataclasses.replace(CONFIG, execution=Execution(attention=path))
-    np.testing.assert_allclose(hidden(by_kernel), hidden(CONFIG), rtol=1e-4, atol=1e-5)

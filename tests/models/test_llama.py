@@ -3,28 +3,15 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.config.export import Export
-from bertjax.inference.masked import masked_lm
-from bertjax.models import cut, kernels
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.llama import LlamaBlock, WordEmbeddings
-from bertjax.models.config import EncoderConfig, Execution
+from bertjax.models.config import EncoderConfig
 from bertjax.models.presets import PRESETS
 from bertjax.models.rotary import apply_rotary, rotary_at
-from bertjax.models.vocabulary_heads import DecoderHead
-from bertjax.objectives.pretraining.electra import Electra
-from bertjax.objectives.pretraining.mlm import MaskedLM
-from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.runtime.errors import UserError
-from bertjax.training.config import MeshConfig
-from bertjax.training.parallel.attention import choose_attention
-from bertjax.training.parallel.make_mesh import fill_mesh
-from bertjax.training.param_paths import path_of
-from tests import batches
 from tests.models.encoding import encode, params_of
 
 # Heads 0 and 1 of queries read head 0 of keys and values, heads 2 and 3 read head 1.
@@ -91,75 +78,6 @@ def test_the_encoder_equals_a_loop_over_heads_and_a_mask_is_per_head_of_queries(
     assert np.abs(by_hand(params, tokens_T, without) - by_hand(params, tokens_T, ones_LH)).max() > 0.05
 
 
-def test_only_heads_on_examples_have_biases_and_the_decoder_is_not_tied():
-    params = batches.param_shapes(BERT(), CONFIG)
-    leaves = {path_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
-    assert {path for path in leaves if path.endswith("bias")} == {"heads/nsp/classifier/bias"}
-    assert {path for path in leaves if path.startswith("heads/mlm/")} == {"heads/mlm/word"}
-    assert leaves["heads/mlm/word"].shape == (128, 16)
-    head, hidden, words = DecoderHead(CONFIG), jnp.ones((1, 1, 16)), jnp.ones((128, 16))
-    own = head.init(jax.random.key(0), hidden, words)
-    logits = head.apply(own, hidden, words)
-    np.testing.assert_array_equal(logits, head.apply(own, hidden, 2 * words))
-    assert float(logits[0, 0, 100:].max()) == float(jnp.finfo(jnp.float32).min), "padding of the vocabulary"
-
-
-def test_kernels_compute_grouped_queries():
-    encoder = dataclasses.replace(CONFIG, width=128, heads=4, attention_dropout=0.0)
-    for name in (kernels.FUSED, kernels.SPLASH):
-        assert choose_attention(name, encoder, "tpu", "TPU v4") == name
-    config = dataclasses.replace(CONFIG, execution=Execution(remat="full"))
-    np.testing.assert_allclose(
-        encode(config, params_of(CONFIG), packed()).hidden,
-        encode(CONFIG, params_of(CONFIG), packed()).hidden,
-        rtol=1e-6,
-    )
-
-
-def test_heads_that_share_keys_are_not_cut():
-    params = {"layers": params_of(CONFIG)["layers"]}
-    for change in (
-        lambda: cut.heads(params, CONFIG, np.zeros((2, 1), int)),
-        lambda: cut.with_zero_heads(params, CONFIG),
-    ):
-        with pytest.raises(ValueError, match="key_value_heads=2 serve 4 heads of queries together"):
-            change()
-    single = dataclasses.replace(CONFIG, block=LlamaBlock())
-    kept = np.array([[3, 1], [0, 2]])
-    smaller, config = cut.heads(params_of(single), single, kept)
-    mask_LH = np.zeros((2, 4), np.float32)
-    np.put_along_axis(mask_LH, kept, 1.0, axis=1)
-    expected = encode(single, params_of(single), packed(), {"head_mask": mask_LH}).hidden
-    np.testing.assert_allclose(encode(config, smaller, packed()).hidden, expected, rtol=1e-4, atol=1e-4)
-
-
-def test_one_head_of_keys_for_each_head_of_queries_has_one_spelling():
-    """Otherwise `init_from`, `merge` and `compress` would refuse the same architecture."""
-    spelled = dataclasses.replace(CONFIG, block=LlamaBlock(key_value_heads=4))
-    assert spelled == dataclasses.replace(CONFIG, block=LlamaBlock()) and not spelled.block.key_value_heads
-    assert not spelled.differences(dataclasses.replace(CONFIG, block=LlamaBlock()))
-    _, smaller = cut.heads(params_of(spelled), spelled, np.array([[3, 1], [0, 2]]))
-    assert (smaller.heads, smaller.block.key_value_heads) == (2, 0)
-    assert CONFIG.replace({"block.key_value_heads": 4}).architecture()["block"]["key_value_heads"] == 0
-
-
-def test_a_mesh_divides_keys_and_values():
-    """One head of keys and values is 4 wide, which no more than 4 devices along `tensor` and `fsdp` divide."""
-    encoder = dataclasses.replace(CONFIG, feedforward=32, block=LlamaBlock(key_value_heads=1))
-    assert encoder.block.tensor_widths(encoder) == (16, 16, 32, 4)
-    devices = jax.devices() * 16
-    assert fill_mesh(MeshConfig(tensor=2), "gathered", [encoder], devices).fsdp == 2
-    whole = dataclasses.replace(encoder, block=LlamaBlock())
-    assert fill_mesh(MeshConfig(tensor=2), "gathered", [whole], devices).fsdp == 8
-
-
-def test_the_generator_of_electra_has_its_share_of_the_heads():
-    generator = Electra(generator_share=0.5).generator(CONFIG)
-    assert (generator.heads, generator.block.key_value_heads) == (2, 1)
-    generator = Electra(generator_share=0.25).generator(CONFIG)
-    assert (generator.heads, generator.block.key_value_heads) == (1, 0)  # 0: one for each head of queries
-
-
 @pytest.mark.parametrize(
     "fields, message",
     [
@@ -172,9 +90,3 @@ def test_the_generator_of_electra_has_its_share_of_the_heads():
 def test_invalid_parts(fields, message):
     with pytest.raises(UserError, match=f"^{message}"):
         EncoderConfig(**{"block": LlamaBlock(), "embeddings": WordEmbeddings()} | fields)
-
-
-def test_a_decoder_of_its_own_predicts_masked_tokens():
-    """Its settings are not read, which may name code of a user."""
-    params = {"encoder": {}, "heads": {"mlm": {"word": np.zeros((4, 4))}}}
-    assert masked_lm(Export({}, CONFIG, params, None, {})) == MaskedLM()

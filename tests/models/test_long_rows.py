@@ -14,7 +14,6 @@ from bertjax.models.attention import attend_plainly
 from bertjax.models.config import Execution
 from bertjax.models.encoder import Encoder
 from bertjax.models.kernels import AttentionInputs
-from bertjax.models.taps import CAPTURED
 from bertjax.models.visibility import Visibility
 from tests import batches
 
@@ -87,30 +86,10 @@ def largest(shapes) -> int:
     return max(map(np.prod, shapes))
 
 
-def test_no_part_holds_the_scores_of_all_heads():
-    inputs = inputs_of("examples")
-    assert largest(shapes_of(lambda inputs: attend_plainly(inputs)[0], inputs)) == B * H * T * T
-    assert largest(shapes_of(in_parts, inputs)) == T * T
-
-
 def test_a_local_layer_has_no_scores_of_whole_rows():
     """The number of the layer is a constant here, so the compiler keeps the branch of local layers alone."""
     inputs = inputs_of("local")
     assert largest(shapes_of(in_parts, inputs)) < T * T / 2
-
-
-def test_an_encoder_takes_it_for_long_rows_whose_probabilities_nobody_reads():
-    def is_in_parts(tokens: int, **options) -> bool:
-        encoder = Encoder(dataclasses.replace(batches.ENCODER, max_positions=tokens))
-        tokens_BT = jnp.zeros((1, tokens), jnp.int32)
-        params = jax.eval_shape(encoder.init, jax.random.key(0), tokens_BT)
-        return "platform_index" in str(
-            jax.make_jaxpr(lambda params: encoder.apply(params, tokens_BT, **options))(params)
-        )
-
-    shortest = kernels.SHORTEST_IN_PARTS
-    assert [is_in_parts(tokens) for tokens in (shortest - 1, shortest)] == [False, True]
-    assert not is_in_parts(shortest, mutable=[CAPTURED])
 
 
 @pytest.mark.slow

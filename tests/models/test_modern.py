@@ -7,17 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.modern import ModernBlock
-from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.presets import PRESETS
 from bertjax.models.rotary import apply_rotary, rotary_at
-from bertjax.objectives.pretraining.sentence_pairs import BERT
-from bertjax.runtime.errors import UserError
-from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, spec_of
-from bertjax.training.param_paths import path_of
-from tests import batches
 from tests.models.encoding import encode, params_of
 
 # Layer 0 is global, 1 and 2 are local, 3 is global.
@@ -58,15 +51,6 @@ def test_a_product_of_rotated_queries_and_keys_follows_from_their_distance():
         np.testing.assert_allclose(products, products[0], rtol=1e-4)
     assert abs(product(4, 3) - product(6, 3)) > 0.1
     np.testing.assert_allclose(product(0, 0), float((query * key).sum()), rtol=1e-6)
-
-
-def test_rotary_positions_rotate_complex_numbers():
-    x = np.float32(np.random.default_rng(0).normal(size=(1, 3, 2, 6)))
-    positions = np.array([[0, 2, 7]])
-    turned = apply_rotary(jnp.asarray(x), rotary_at(jnp.asarray(positions), 6, 100.0))
-    angles = positions[..., None, None] * 100.0 ** (-np.arange(3) / 3)
-    expected = (x[..., :3] + 1j * x[..., 3:]) * np.exp(1j * angles)
-    np.testing.assert_allclose(turned, np.concatenate([expected.real, expected.imag], -1), rtol=1e-5, atol=1e-6)
 
 
 def test_hidden_states_do_not_change_if_all_positions_are_shifted():
@@ -127,50 +111,3 @@ def test_kernels_that_add_to_the_hidden_states_start_smaller_in_deeper_encoders(
         np.testing.assert_allclose(kernel["kernel"].std(), drawn, rtol=0.02)
     for kernel in (layers["attention"]["output"], layers["output"]):
         np.testing.assert_allclose(kernel["kernel"].std(), drawn / 4, rtol=0.02)
-
-
-def test_nothing_reads_the_norm_before_the_first_attention():
-    params, batch = params_of(CONFIG), packed()
-
-    def number(layers, **taps):
-        return jnp.sum(jnp.sin(encode(CONFIG, params | {"layers": layers}, batch, **taps).hidden))
-
-    for taps in ({}, {"read_BK": np.array([[3, 8]])}):
-        gradient_LD = np.abs(jax.grad(number)(params["layers"], **taps)["attention_norm"]["scale"])
-        assert gradient_LD[0].max() == 0 and gradient_LD[1:].min() > 0
-
-
-def test_only_heads_have_biases():
-    params = batches.param_shapes(BERT(), CONFIG)
-    leaves = {path_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
-    biases = {path for path in leaves if path.endswith("bias")}
-    assert biases == {"heads/mlm/word_bias", "heads/nsp/classifier/bias"}
-    assert {path for path in leaves if path.startswith("encoder/embeddings/")} == {
-        "encoder/embeddings/word",
-        "encoder/embeddings/norm/scale",
-    }
-    rules = (*BERT.traits.sharding_rules, *ENCODER_RULES, *HEAD_RULES)
-    specs = {path: spec_of(path, leaf, rules) for path, leaf in leaves.items()}
-    assert specs["encoder/layers/gate/kernel"] == specs["encoder/layers/intermediate/kernel"]
-
-
-@pytest.mark.parametrize(
-    "fields, message",
-    [
-        (
-            {"embeddings": BertEmbeddings(positions="sines")},
-            "model.embeddings.positions='sines' is unknown; choose",
-        ),
-        ({"embeddings": BertEmbeddings()}, "model.block.kind=modern has positions of its own; set model.embeddings."),
-        (
-            {"embeddings": BertEmbeddings(positions="none", position_offset=2)},
-            "model.embeddings.position_offset=2 needs a position table, which positions=none does not",
-        ),
-        ({"width": 36, "heads": 12}, "model.block.kind=modern rotates pairs of channels, and heads are 3 wide"),
-        ({"block": ModernBlock(global_every=1)}, "model.block.window=64 and model.block.global_every=1 contradict"),
-        ({"block": ModernBlock(window=0)}, "model.block.window=0 and model.block.global_every=3 contradict each"),
-    ],
-)
-def test_invalid_parts(fields, message):
-    with pytest.raises(UserError, match=f"^{message}"):
-        EncoderConfig(**{"block": ModernBlock(), "embeddings": BertEmbeddings(positions="none")} | fields)

@@ -1,32 +1,20 @@
 """Every matrix product of an encoder in float32 is one of float32 on any device, read from the lowered programs."""
 
 import dataclasses
-import functools
 import re
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.analysis.part import Part, Result
-from bertjax.analysis.running import run_parts
-from bertjax.analysis.subject import Subject
 from bertjax.models.bert import BertBlock, BertEmbeddings
 from bertjax.models.blocks.mobilebert import MobileBertBlock, MobileBertEmbeddings
 from bertjax.models.config import EncoderConfig, Execution
-from bertjax.models.execution import float32_products
-from bertjax.models.layers import Dense
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.tagging import Tagging
 from bertjax.objectives.pretraining.electra import Electra
 from bertjax.objectives.pretraining.mlm import MaskedLM
-from bertjax.objectives.pretraining.sentence_pairs import BERT
-from bertjax.training.evaluation import eval_step
-from bertjax.training.state import new_state
-from bertjax.training.step import train_chunk
 from tests import batches
-from tests.training import trainer
 
 ENCODERS = {
     "ALBERT": {"embeddings": BertEmbeddings(8), "sharing": "all"},
@@ -65,6 +53,7 @@ def executed(dtype: str, **choices) -> EncoderConfig:
     return dataclasses.replace(batches.ENCODER, dropout=0.1, execution=Execution(dtype), **choices)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENCODERS)
 def test_products_of_every_family_are_float32(name):
     gradient, shapes = loss_of(MaskedLM(), executed("float32", **ENCODERS[name]))
@@ -75,63 +64,3 @@ def test_products_of_every_family_are_float32(name):
 def test_products_of_heads_are_float32(objective):
     gradient, shapes = loss_of(objective, executed("float32"))
     assert set(float32_precisions(gradient, shapes)) == {"HIGHEST, HIGHEST"}
-
-
-def test_bfloat16_stays_as_it_is():
-    """One pass, but for heads on examples, which compute in float32."""
-    gradient, shapes = loss_of(MaskedLM(), executed("bfloat16"))
-    assert "HIGHEST, HIGHEST" not in float32_precisions(gradient, shapes)
-    hidden = jnp.ones((2, 3, 16), jnp.bfloat16)
-    head = Dense(executed("bfloat16"), 2, dtype="float32")
-    params = jax.eval_shape(head.init, jax.random.key(0), hidden)
-    assert float32_precisions(lambda params: head.apply(params, hidden), params) == ["HIGHEST, HIGHEST"]
-
-
-@float32_products()
-def decorated(x):
-    return float32_precisions(lambda x: x @ x, x)
-
-
-def test_the_context_reaches_products_of_others():
-    x = jnp.ones((2, 2))
-    assert decorated(x) == ["HIGHEST, HIGHEST"] and decorated(x) == ["HIGHEST, HIGHEST"]
-    with float32_products("bfloat16"):
-        assert float32_precisions(lambda x: x @ x, x) != ["HIGHEST, HIGHEST"]
-
-
-class Multiplying(BERT):
-    """An objective with a product of its own, which asks for no precision."""
-
-    def terms(self, *arguments):
-        sums, *others = super().terms(*arguments)
-        states = arguments[3]["mlm_weights_BK"]
-        return {name: total + jnp.sum(states @ states.T) * 0 for name, total in sums.items()}, *others
-
-
-def test_a_run_computes_products_of_objectives_in_its_dtype():
-    step = trainer.make_step()
-    loss = dataclasses.replace(step.loss, objective=Multiplying())
-    step, batch = dataclasses.replace(step, loss=loss), batches.make()
-    create = new_state(lambda key: loss.objective.init(loss.model, key, batch), step.optimizer)
-    state = jax.eval_shape(create, jax.random.key(0))
-    chunk = {name: array[None] for name, array in batch.items()}
-    for function, *arguments in (
-        (functools.partial(train_chunk, step), state, None, chunk),
-        (functools.partial(eval_step, loss), state["params"], None, batch),
-    ):
-        assert set(float32_precisions(function, *arguments)) == {"HIGHEST, HIGHEST"}
-
-
-class Reading(Part):
-    """A part of the analysis with a product of its own."""
-
-    name, title = "reading", "Reading"
-
-    def run(self, subjects, materials, progress=None):
-        x = jnp.ones((2, 2))
-        return Result({"precisions": float32_precisions(lambda x: x @ x, x)})
-
-
-def test_analysis_computes_products_in_float32():
-    (outcome,) = run_parts([Reading()], [Subject("bare", None)], [])
-    assert outcome.result.numbers == {"precisions": ["HIGHEST, HIGHEST"]}

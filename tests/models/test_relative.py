@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from bertjax.models.attention import attend
-from bertjax.models.bert import BertBlock, BertEmbeddings, BertLayer
-from bertjax.models.blocks import xlnet
+from bertjax.models.bert import BertEmbeddings, BertLayer
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.pooling import last_columns
@@ -19,8 +18,6 @@ from bertjax.models.relative import RelativeBias, relative_positions, relative_s
 from bertjax.models.streams import Streams
 from bertjax.models.visibility import Visibility
 from bertjax.runtime.errors import UserError
-from bertjax.training.parallel.sharding import ENCODER_RULES, spec_of
-from bertjax.training.param_paths import path_of
 from tests import batches
 from tests.models.encoding import params_of
 
@@ -70,17 +67,6 @@ def test_relative_shift_selects_the_distances_of_query_and_key():
     np.testing.assert_array_equal(relative_shift(products[:, :, 5:], columns_BQ[:, 5:], tokens=0), both[:, :, 5:])
 
 
-def test_reading_is_exact_even_for_more_positions_than_tokens():
-    """[CLS] is read in addition to `read_BK`, so more states can be read than a short row has tokens."""
-    params, tokens_BT, read_BK = params_of(CONFIG), np.arange(10, 14)[None], np.array([[3, 0, 2, 1, 3, 2]])
-    whole, few = (
-        encode(CONFIG, params, tokens_BT, np.array([[0, 0, 1, 1]]), np.ones((1, 4), int), **taps)
-        for taps in ({}, {"read_BK": read_BK})
-    )
-    np.testing.assert_allclose(few.hidden[0], whole.hidden[0, read_BK[0]], rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(few.pooled_BND, whole.pooled_BND, rtol=1e-5, atol=1e-5)
-
-
 def test_distances_are_sinusoids():
     distances_RD = relative_positions(CONFIG, np.zeros((1, 3), int)).distances_RD
     assert distances_RD.shape == (6, 16)
@@ -118,34 +104,6 @@ def test_logits_are_those_of_the_formula():
     np.testing.assert_allclose(actual_BHQT[0], expected_HQT, rtol=1e-4, atol=1e-6)
 
 
-def test_order_and_segments_matter_but_not_the_numbers_of_segments():
-    params, examples_BT = params_of(CONFIG), np.ones((1, 12), int)
-    segments_BT = np.array([[0] * 5 + [1] * 7])
-    plain, swapped, one = (
-        np.asarray(encode(CONFIG, params, TOKENS_BT, ids_BT, examples_BT).hidden)
-        for ids_BT in (segments_BT, 1 - segments_BT, 0 * segments_BT)
-    )
-    np.testing.assert_allclose(swapped, plain, rtol=1e-5, atol=1e-5)
-    assert np.abs(one - plain).max() > 1e-3
-    turned = encode(CONFIG, params, TOKENS_BT[:, ::-1], None, examples_BT).hidden[:, ::-1]
-    assert np.abs(turned - one).max() > 1e-3
-
-
-def test_a_reversed_row_with_negated_distances_has_the_states_of_the_row(monkeypatch):
-    """So `both_directions` of XLNet needs no reversed rows: they differ in the memory only, which changes sides."""
-
-    def negated(*arguments):
-        positions = relative_positions(*arguments)
-        sines_RC, cosines_RC = jnp.split(positions.distances_RD, 2, axis=1)
-        return positions._replace(distances_RD=jnp.concatenate([-sines_RC, cosines_RC], axis=1))
-
-    params, examples_BT = params_of(CONFIG), np.ones((1, 12), int)
-    row = Encoder(CONFIG).apply({"params": params}, TOKENS_BT, None, None, examples_BT).hidden
-    monkeypatch.setattr(xlnet, "relative_positions", negated)
-    turned = Encoder(CONFIG).apply({"params": params}, TOKENS_BT[:, ::-1], None, None, examples_BT).hidden
-    np.testing.assert_allclose(turned[:, ::-1], row, rtol=1e-5, atol=1e-5)
-
-
 def test_a_query_sees_earlier_tokens_of_the_order_and_not_itself():
     """Through three layers, so that content states do not leak later tokens either."""
     is_before = (RANK_BT[0, READ_BK[0], None] > RANK_BT[0]) & (EXAMPLES_BT[0, READ_BK[0], None] == EXAMPLES_BT[0])
@@ -171,14 +129,6 @@ def test_a_content_state_sees_earlier_tokens_of_the_order_and_itself():
     np.testing.assert_array_equal(reached(states), sees)
 
 
-def test_two_queries_that_see_the_same_tokens_differ_by_position():
-    config = dataclasses.replace(CONFIG, layers=1)
-    rank_BT = np.array([[0] * 10 + [1, 1]])
-    read_BK, examples_BT = np.array([[10, 11]]), np.ones((1, 12), int)
-    hidden = encode(config, params_of(config), TOKENS_BT, None, examples_BT, read_BK=read_BK, rank_BT=rank_BT).hidden
-    assert np.abs(hidden[0, 0] - hidden[0, 1]).max() > 1e-4
-
-
 def test_memory_is_seen_and_passes_no_gradient_on():
     memory_BT = np.array([[1, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0]], bool)
     without, with_memory = (
@@ -200,39 +150,6 @@ def gradient(config: EncoderConfig) -> dict:
 def test_the_summary_of_an_example_is_its_last_token():
     examples_BT = np.array([[1, 1, 1, 2, 2, 3, 0, 0], [0, 2, 2, 1, 1, 1, 1, 0]])
     np.testing.assert_array_equal(last_columns(examples_BT, slots=4), [[2, 4, 5, 0], [6, 2, 0, 0]])
-
-
-def test_parameters_are_those_of_the_paper_and_each_has_a_rule():
-    """Three biases per head instead of those of queries, keys, values and outputs; no position table."""
-    leaves = {path_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params_of(CONFIG))}
-    attention = "encoder/layers/attention/"
-    of_attention = {f"encoder/{path}" for path in leaves if path.startswith("layers/attention/")}
-    assert of_attention == {
-        *(f"{attention}{name}/kernel" for name in ("query", "key", "value", "output", "relative/distance")),
-        *(f"{attention}relative/{name}_bias" for name in ("content", "distance", "segment")),
-        f"{attention}relative/segment",
-    }
-    assert {path for path in leaves if path.startswith("embeddings/")} == {"embeddings/word", "embeddings/query"}
-    for path, leaf in leaves.items():
-        spec_of(f"encoder/{path}", leaf, ENCODER_RULES)
-    alone = jax.eval_shape(
-        Encoder(CONFIG.replace({"embeddings.segments": 0})).init, jax.random.key(0), jnp.zeros((1, 4), jnp.int32)
-    )
-    assert alone["params"]["layers"]["attention"]["relative"].keys() == {"distance", "content_bias", "distance_bias"}
-
-
-def test_a_memory_needs_an_order():
-    with pytest.raises(
-        ValueError, match="^memory_BT needs rank_BT, the order in which tokens are predicted; pass both"
-    ):
-        encode(CONFIG, params_of(CONFIG), memory_BT=np.ones((1, 12), bool))
-
-
-def test_an_order_needs_a_query_stream_and_positions_to_read():
-    learned = dataclasses.replace(CONFIG, block=BertBlock(), embeddings=BertEmbeddings())
-    for config, read_BK in ((learned, READ_BK), (CONFIG, None)):
-        with pytest.raises(ValueError, match="rank_BT needs read_BK, the predicted tokens, and model.block.kind=xlnet"):
-            encode(config, params_of(config), read_BK=read_BK, rank_BT=RANK_BT)
 
 
 @pytest.mark.parametrize(

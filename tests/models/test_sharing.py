@@ -11,7 +11,6 @@ import pytest
 
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
-from bertjax.runtime.errors import UserError
 from tests import batches
 from tests.models.encoding import CORE, params_of
 
@@ -62,13 +61,6 @@ def summed(gradient: dict, like: dict) -> dict:
         return leaf.reshape(len(rows), -1, *leaf.shape[1:]).sum(axis=1)
 
     return gradient | {"layers": jax.tree.map(sums, gradient["layers"], like["layers"])}
-
-
-@pytest.mark.parametrize("kind, groups", CHOICES)
-def test_shared_parameters_are_stacked_once_per_group(kind, groups):
-    for name, params in params_of(sharing(kind, groups))["layers"].items():
-        rows = {len(leaf) for leaf in jax.tree.leaves(params)}
-        assert rows == {groups if name in SHARED[kind] else CONFIG.layers}
 
 
 @pytest.mark.parametrize("kind, groups", CHOICES[1::2])
@@ -133,33 +125,3 @@ def test_shared_weights_are_gathered_when_they_are_used():
         expected, of_twice = value_and_gradient(config, twice, batch)
         np.testing.assert_allclose(value, expected, rtol=1e-5)
         close(gradient["layers"], jax.tree.map(lambda leaf: 2 * leaf, of_twice["layers"]))
-
-
-def test_gradients_of_many_shared_layers_are_summed_in_float32():
-    """In bfloat16 the 24th summand of a sum would lose half of its bits."""
-    config = sharing("all", 1, layers=24, execution=Execution(dtype="bfloat16"))
-    rounded = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params_of(config))
-    batch = batches.make(3)
-    text = str(jax.make_jaxpr(jax.grad(lambda params: number(config, params, batch)))(rounded))
-    assert "f32[24,40]" in text  # the carry of the sum; the products themselves are bfloat16
-    assert "bf16[24,40]" in text
-
-
-def test_shared_layers_start_as_the_first_layers_of_a_stack():
-    tokens_BT = jnp.zeros((1, 4), jnp.int32)
-    plain, shared = (
-        jax.jit(Encoder(config).init)(jax.random.key(0), tokens_BT)["params"] for config in (CONFIG, sharing("all", 2))
-    )
-    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[:2], b), plain["layers"], shared["layers"])
-
-
-@pytest.mark.parametrize(
-    "fields, message",
-    [
-        ({"sharing": "all", "sharing_groups": 5}, "model.sharing_groups=5 does not divide model.layers=12; choose a"),
-        ({"sharing_groups": 2}, "model.sharing_groups=2 has no effect with model.sharing=none; set model.sharing to "),
-    ],
-)
-def test_invalid_stacks(fields, message):
-    with pytest.raises(UserError, match=f"^{message}"):
-        EncoderConfig(**fields)

@@ -8,9 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models import cut, taps
-from bertjax.models.bert import BertEmbeddings
-from bertjax.models.encoder import Encoder
+from bertjax.models import taps
 from bertjax.models.heads import MaskedLMHead
 from bertjax.models.layers import Dense
 from bertjax.models.model import HeadSpec, Model
@@ -87,13 +85,6 @@ def test_unused_taps_leave_the_program_as_it_is(function, monkeypatch):
     assert lowered(function) == plain
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("function", [masked_lm, tags, classes])
-@pytest.mark.parametrize("name", taps.MASKS)
-def test_a_mask_of_ones_changes_nothing(function, name):
-    np.testing.assert_array_equal(logits(function, {name: ONES[name]}), logits(function))
-
-
 @pytest.mark.parametrize("layer, head", [(0, 1), (LAYERS - 1, 0)])
 @pytest.mark.parametrize("function", [masked_lm, tags, classes])
 def test_a_head_mask_of_zero_removes_only_that_head(function, layer, head):
@@ -104,25 +95,6 @@ def test_a_head_mask_of_zero_removes_only_that_head(function, layer, head):
     masked = logits(function, {"head_mask": ONES["head_mask"].at[layer, head].set(0.0)})
     np.testing.assert_allclose(masked, logits(function, params=params), rtol=1e-5, atol=1e-5)
     assert np.abs(masked - logits(function)).max() > 1e-3
-
-
-@pytest.mark.parametrize("function", [masked_lm, tags, classes])
-def test_a_layer_mask_of_zero_skips_the_layer(function):
-    np.testing.assert_array_equal(logits(function, {"layer_mask": jnp.ones(LAYERS)}), logits(function))
-    shallow = dataclasses.replace(CONFIG, layers=LAYERS - 1)
-    for layer in (0, LAYERS - 1):
-        encoder, _ = cut.layers(params_of()["encoder"], CONFIG, [kept for kept in range(LAYERS) if kept != layer])
-        skipped = logits(function, {"layer_mask": jnp.ones(LAYERS).at[layer].set(0.0)})
-        expected = logits(function, params=params_of() | {"encoder": encoder}, config=shallow)
-        np.testing.assert_allclose(skipped, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_a_feedforward_mask_of_zero_removes_only_that_channel():
-    params = jax.tree.map(np.array, params_of())
-    params["encoder"]["layers"]["output"]["kernel"][1, 5] = 0.0
-    masked = logits(tags, {"feedforward_mask": ONES["feedforward_mask"].at[1, 5].set(0.0)})
-    np.testing.assert_allclose(masked, logits(tags, params=params), rtol=1e-5, atol=1e-6)
-    assert np.abs(masked - logits(tags)).max() > 1e-4
 
 
 def test_the_importance_of_heads_in_a_classifier_is_one_gradient():
@@ -165,23 +137,6 @@ def test_a_mask_per_example_acts_on_its_example_only(name):
         assert not changed[1].any()
 
 
-def test_captured_layers():
-    values = captured(tags)
-    shapes = {name: value.shape for name, value in values.items()}
-    assert shapes == {
-        "hidden": (4, 3, 16, 16),
-        "attention": (3, 3, 2, 16, 16),
-        **dict.fromkeys(("queries", "keys", "values", "context"), (3, 3, 16, 2, 8)),
-        "feedforward": (3, 3, 16, 32),
-    }
-    np.testing.assert_allclose(values["attention"].sum(axis=-1), 1.0, rtol=1e-5)
-    examples_BT = BATCH["examples_BT"]
-    unseen_BTT = examples_BT[:, :, None] != examples_BT[:, None, :]
-    assert np.abs(np.where(unseen_BTT[:, None], values["attention"], 0)).max() == 0
-    last = MODEL.apply({"params": params_of()}, BATCH, method=lambda model, batch: model.encode(batch).hidden)
-    np.testing.assert_allclose(values["hidden"][-1], last, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("changes", [{}, batches.ROTARY, batches.GROUPED], ids=["learned", "rotary", "grouped"])
 def test_captured_values_recompute_the_attention_output(changes):
     config = dataclasses.replace(CONFIG, **changes)
@@ -193,65 +148,3 @@ def test_captured_values_recompute_the_attention_output(changes):
     np.testing.assert_allclose(attention, values["attention"], rtol=1e-4, atol=1e-6)
     context = np.einsum("lbhqt,lbthc->lbqhc", attention, values["values"])
     np.testing.assert_allclose(context, values["context"], rtol=1e-4, atol=1e-5)
-
-
-def test_captured_context_and_feedforward_are_masked():
-    masks = {"head_mask": ONES["head_mask"].at[1, 0].set(0.0), "feedforward_mask": ONES["feedforward_mask"] * 2.0}
-    plain, masked = captured(tags), captured(tags, masks=masks)
-    assert np.abs(masked["context"][1, :, :, 0]).max() == 0 and np.abs(masked["context"][1, :, :, 1]).min() > 0
-    first_layer = dict.fromkeys(("head_mask",), ONES["head_mask"]) | {"feedforward_mask": masks["feedforward_mask"]}
-    doubled = captured(tags, masks=first_layer)["feedforward"][0]
-    np.testing.assert_array_equal(doubled, 2.0 * plain["feedforward"][0])
-
-
-def test_an_encoder_that_reads_positions_captures_the_last_layer_only_there():
-    whole, values = captured(tags), captured(masked_lm)
-    last, columns_BK = values.pop("last"), BATCH["mlm_positions_BK"]
-    read_BQ = np.concatenate([BATCH["summary_positions_BN"], columns_BK], axis=1)
-    for name in taps.NAMES:
-        np.testing.assert_allclose(values[name], whole[name][:-1], rtol=1e-5, atol=1e-6)
-        expected = whole[name][-1]
-        if name == "attention":
-            expected = np.take_along_axis(expected, read_BQ[:, None, :, None], axis=2)
-        elif name not in ("keys", "values"):
-            extra = (None,) * (expected.ndim - 2)
-            expected = np.take_along_axis(expected, read_BQ[(..., *extra)], axis=1)
-        np.testing.assert_allclose(last[name], expected, rtol=1e-4, atol=1e-5, err_msg=name)
-
-
-def test_a_generator_has_taps_of_its_own():
-    narrow = dataclasses.replace(CONFIG, embeddings=BertEmbeddings(16), width=8, heads=1)
-    model = Model(CONFIG, generator=narrow)
-
-    def hidden(model, batch):
-        return model.encode(batch).hidden, model.encode_by_generator(batch).hidden
-
-    params = batches.filled(jax.eval_shape(lambda: model.init(jax.random.key(0), BATCH, method=hidden))["params"])
-    masks = {"generator": {"encoder": {"head_mask": jnp.zeros((LAYERS, 1))}}}
-    run = functools.partial(model.apply, method=hidden, mutable=["captured"])
-    plain, _ = run({"params": params}, BATCH)
-    masked, state = run({"params": params, "taps": masks}, BATCH)
-    np.testing.assert_array_equal(masked[0], plain[0])
-    assert np.abs(masked[1] - plain[1]).max() > 1e-3
-    assert state["captured"]["generator"]["encoder"]["queries"].shape == (3, 3, 16, 1, 8)
-
-
-@pytest.mark.parametrize(
-    "variables, message",
-    [
-        ({"taps": {"head_masks": jnp.ones((3, 2))}}, "^taps has no 'head_masks'; choose from head_mask, "),
-        ({"taps": {"head_mask": jnp.ones((2, 3))}}, r"^head_mask has shape \(2, 3\); pass \[L, H\] or \[L, H, B, N\]"),
-        (
-            {"taps": {"feedforward_mask": jnp.ones((3, 2))}},
-            r"^feedforward_mask has shape \(3, 2\); pass \[L, F\] or \[L, F, B, N\] with",
-        ),
-        ({"taps": {"layer_mask": jnp.ones(2)}}, r"^layer_mask has shape \(2,\); pass \[L\], which is \(3,\)"),
-        ({"captured": {"logits": None}}, "^captured has no logits; choose from hidden, attention"),
-    ],
-)
-def test_invalid_taps(variables, message):
-    variables = {"params": params_of()["encoder"]} | variables
-    with pytest.raises(ValueError, match=message):
-        jax.eval_shape(
-            functools.partial(Encoder(CONFIG).apply, mutable=["captured"]), variables, jnp.zeros((1, 4), jnp.int32)
-        )

@@ -22,10 +22,8 @@ from bertjax.config.opening import SavedModel
 from bertjax.data.pipeline import LocalBatches
 from bertjax.interop import huggingface
 from bertjax.models import directions
-from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import Untrusted, UserError
 from bertjax.training.feeds import Feeds
-from bertjax.training.init_from import Source, state_from
 from bertjax.training.program import Program
 from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.workdir import Workdir
@@ -79,20 +77,6 @@ def step_of(objective, **settings) -> Step:
     return dataclasses.replace(step, loss=dataclasses.replace(step.loss, objective=objective))
 
 
-def test_a_masking_rate_follows_the_step(store):
-    annealed = {"kind": "mylab.annealed:Annealed", "masking": {"rate": 0.4}, "last_rate": 0.1, "fall_steps": 4}
-    config = config_of(annealed)
-    make = batches_of(config, store)
-
-    def rate(batch: dict) -> float:
-        return batch["mlm_weights_BK"].sum() / (batch["examples_BT"] > 0).sum()
-
-    rates = [rate(make(step)) for step in range(6)]
-    assert rates[0] > 0.3 > rates[2] > 0.2 > 0.13 > rates[4] and rates[5] < 0.13
-    batches.assert_equal(make(3), batches_of(config, store)(3))  # a run that resumes reads the same batch
-    assert rate(Feeds(config, store).heldout["mine"].batch(np.arange(16))) < 0.13
-
-
 @pytest.mark.slow
 def test_a_loss_weight_follows_the_step_with_micro_batches_too():
     """At each step the gradient is that of a constant loss weight of the same value."""
@@ -140,21 +124,6 @@ def directed(request, mylab, tmp_path_factory):
     return request.param, folder
 
 
-def test_a_loaded_encoder_sees_what_the_direction_shows(directed):
-    """By derivatives: the position table has a row for each token of an example of ten."""
-    direction, folder = directed
-    encoder, params, _ = bertjax.load(folder)
-
-    def hidden_T(position_TD):
-        embeddings = params["embeddings"] | {"position": position_TD}
-        hidden_BTD = encoder.apply({"params": params | {"embeddings": embeddings}}, 7 + COLUMNS[None], SEGMENTS[None])
-        return jnp.einsum("td,d->t", hidden_BTD.hidden[0], jnp.sin(jnp.arange(16)))
-
-    derivatives_TTD = jax.jit(jax.jacrev(hidden_T))(jnp.asarray(params["embeddings"]["position"]))
-    sees_TT = np.abs(derivatives_TTD).sum(axis=-1)[:, :10] > 0
-    np.testing.assert_array_equal(sees_TT, np.broadcast_to(SEES[direction], (10, 10)))
-
-
 def test_what_opens_the_export_has_its_direction_or_refuses_it(directed, tmp_path, monkeypatch):
     direction, folder = directed
     recipe, sizes = "configs/finetune/glue.py:MRPC", [f"init_from={folder}", "stages.0.seq_len=32"]
@@ -197,25 +166,6 @@ def test_only_tokens_after_the_prefix_are_predicted(store):
     )
 
 
-def test_a_stage_has_its_masking_rate(store):
-    """The shapes of a stage are those of its rate, which a compiled step needs; evaluations have the task's own."""
-    stages = [{"steps": 2, "seq_len": 32, "batch": 8, "masking_rate": 0.4}, {"steps": 2, "seq_len": 32, "batch": 8}]
-    config = config_of({"kind": "mylab.mixed:Mixed"}, "full_sentences", stages=stages)
-    make = batches_of(config, store)
-    program = Program(config, store.tokenizer.vocab_size, tuple(jax.devices()[:1]))
-    shares = []
-    for step in range(4):
-        batch = make(step)
-        expected = program.task.abstract_batches(config.stages[step // 2], 1)
-        assert batch["mlm_weights_BK"].shape == expected["mlm_weights_BK"].shape[1:]
-        shares.append(batch["mlm_weights_BK"].sum() / (batch["examples_BT"] > 0).sum())
-    assert min(shares[:2]) > 0.3 and max(shares[2:]) < 0.2
-    plain = batches_of(config_of({"kind": "mylab.mixed:Mixed"}, "full_sentences"), store)
-    batches.assert_equal(make(3), plain(3))  # order, places and masks are those of a run without the setting
-    heldout = Feeds(config, store).heldout["mine"].batch(np.arange(8))
-    assert heldout["mlm_weights_BK"].sum() / (heldout["examples_BT"] > 0).sum() < 0.2
-
-
 @pytest.mark.parametrize(
     "kind, rate, message",
     [
@@ -226,29 +176,6 @@ def test_a_stage_has_its_masking_rate(store):
 def test_a_masking_rate_that_cannot_be_is_refused(kind, rate, message):
     with pytest.raises(UserError, match=message):
         config_of({"kind": kind}, stages=[{"steps": 2, "seq_len": 32, "batch": 8, "masking_rate": rate}])
-
-
-def test_a_task_without_masking_ignores_the_rate_of_its_stage(store):
-    """GPT-BERT lowers the rate of its masked steps, and its causal steps are those of a run without the setting."""
-    tasks = {
-        "masked": {"objective": {"kind": "masked_next_token"}, "examples": {"kind": "full_sentences"}},
-        "causal": {"objective": {"kind": "next_token"}, "examples": {"kind": "full_sentences"}},
-    }
-    stage = {"steps": 4, "seq_len": 32, "batch": 8}
-    config = config_of({"kind": "mlm"}, tasks=tasks, stages=[stage | {"masking_rate": 0.4}, stage])
-    make, plain = batches_of(config, store), batches_of(config_of({"kind": "mlm"}, tasks=tasks, stages=[stage]), store)
-    program = Program(config, store.tokenizer.vocab_size, tuple(jax.devices()[:1]))
-    shares = []
-    for step in range(4):
-        batch, name = make(step), program.timetable.at(step).task
-        expected = program.tasks[name].abstract_batches(config.stages[0], 1)
-        [key] = [key for key in batch if key.endswith("_weights_BK")]
-        assert batch[key].shape == expected[key].shape[1:]
-        if name == "causal":
-            batches.assert_equal(batch, plain(step))
-        else:
-            shares.append(batch[key].sum() / (batch["examples_BT"] > 0).sum())
-    assert len(shares) == 2 and min(shares) > 0.3
 
 
 @functools.cache
@@ -296,47 +223,6 @@ def test_slots_follow_the_params_and_the_batches():
 
 
 @pytest.mark.slow
-def test_several_devices_have_the_slots_of_one():
-    """The queue holds the rows of the global batch in their order, whichever device computes them."""
-    results = runs.on_devices(8, "tests.objectives.slots_on_devices")
-    assert len(results) == 3
-    for differences in results.values():
-        assert differences["teacher"] < 1e-5 > differences["queue"]
-
-
-def test_a_step_that_is_skipped_leaves_slots_as_they_are():
-    bad = batches.make()
-    bad = bad | {"mlm_weights_BK": np.where(bad["mlm_weights_BK"] > 0, np.nan, 0).astype(np.float32)}
-    before, skipped = after(0, bad)
-    assert skipped["skipped"] == 1
-    jax.tree.map(np.testing.assert_array_equal, skipped["slots"], before["slots"])
-
-
-def test_slots_are_sharded_like_params_and_absent_without_an_objective_that_has_them():
-    state = momentum()[0].abstract_state
-    specs, own = (
-        jax.tree.map(lambda leaf: leaf.sharding.spec, tree)
-        for tree in (state["params"]["encoder"], state["slots"]["mine"]["teacher"]["encoder"])
-    )
-    assert specs == own and state["slots"]["mine"]["queue"].sharding.spec == jax.sharding.PartitionSpec()
-    config = config_of({"kind": "mlm"}, "full_sentences")
-    plain = Program(config, batches.ENCODER.vocab_size, tuple(jax.devices()[:1]))
-    assert plain.abstract_state.keys() == {"step", "params", "opt_state", "skipped"}
-
-
-def test_slots_of_other_shapes_are_refused_before_the_first_step():
-    @dataclasses.dataclass(frozen=True)
-    class Growing(module("momentum").Momentum):
-        def update_slots(self, slots, params, kept):
-            return slots | {"queue": jnp.concatenate([slots["queue"], kept["keys_BD"]])}
-
-    config = momentum()[0].config
-    tasks = {"mine": dataclasses.replace(config.task, objective=Growing())}
-    with pytest.raises(UserError, match="update_slots.. changes queue; return arrays of the same shapes and dtypes"):
-        Program(dataclasses.replace(config, tasks=tasks), 100, tuple(jax.devices()[:1])).check()
-
-
-@pytest.mark.slow
 def test_a_run_with_slots_resumes_bit_for_bit_and_its_export_has_its_scores(flags, tmp_path):
     run = [
         *flags,
@@ -357,32 +243,3 @@ def test_a_run_with_slots_resumes_bit_for_bit_and_its_export_has_its_scores(flag
     assert len(losses) == 8
     summary = json.loads((tmp_path / "whole" / "summary.json").read_text())["eval"]
     assert runs.score_export(tmp_path / "whole")["eval"] == pytest.approx(summary, rel=1e-5)
-
-
-@pytest.mark.slow
-def test_embeddings_in_the_place_of_tokens():
-    """A share of 0 is the objective without mixing; of 1, that of the rows in reverse order; a half is neither."""
-    objective, plain = module("mixed").Mixed(share=0.0), MaskedLM()
-    model, batch = plain.model(batches.ENCODER), batches.make()
-    params = batches.filled(batches.param_shapes(plain, batches.ENCODER))
-
-    def logits(objective, batch):
-        return jax.jit(lambda batch: objective.apply(model, params, batch)["mlm"])(batch)
-
-    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
-    close(logits(objective, batch), logits(plain, batch))
-    other = batch | {name: batch[name][::-1] for name in ("tokens_BT", "positions_BT", "segments_BT")}
-    mixed = {share: logits(module("mixed").Mixed(share=share), batch) for share in (0.5, 1.0)}
-    close(mixed[1.0], logits(plain, other))
-    assert np.abs(mixed[0.5] - mixed[1.0]).max() > 0.1 < np.abs(mixed[0.5] - logits(plain, batch)).max()
-    assert batches.param_shapes(objective, batches.ENCODER) == batches.param_shapes(plain, batches.ENCODER)
-
-
-def test_slots_start_from_the_weights_of_init_from():
-    program, _ = momentum()
-    path = "encoder/embeddings/position"
-    values = np.full((32, 16), 0.5, np.float32)
-    state = state_from(Source({path: values}, ""), program)
-    teacher = state["slots"]["mine"]["teacher"]["encoder"]
-    np.testing.assert_array_equal(teacher["embeddings"]["position"], values)
-    jax.tree.map(np.testing.assert_array_equal, teacher, state["params"]["encoder"])

@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import itertools
 import types
 import uuid
 
@@ -12,11 +11,7 @@ import tenacity
 from etils import epath
 
 from bertjax.runtime import storage
-from bertjax.runtime.errors import Unavailable
-from bertjax.runtime.storage import MissingFile, StorageError
-from bertjax.training.run.journal import Journal
-from bertjax.training.run.lease import lease
-from bertjax.training.run.workdir import Workdir, parts_of, read_jsonl
+from bertjax.runtime.storage import MissingFile
 from tests.object_store import CUT, LOST, ObjectStore
 
 
@@ -85,24 +80,6 @@ def test_a_call_succeeds_in_spite_of_faults_that_pass(store, folder, call, fault
     assert store.calls[kind] >= (1 if isinstance(fault, float) or fault == CUT else 2)
 
 
-@pytest.mark.parametrize("call", [call for call in CALLS if call != "rename"])  # gcsfs copies then
-def test_a_fault_that_lasts_is_unavailable(store, folder, call):
-    kind, action, _ = CALLS[call]
-    failing(store, kind, itertools.repeat(503))
-    with pytest.raises(Unavailable, match="after 8 attempts; run the same command again later$"):
-        storage.retry(functools.partial(action, folder), folder)
-
-
-@pytest.mark.parametrize("status", [401, 403])
-@pytest.mark.parametrize("call", ["write", "create", "read", "read now", "list", "delete"])
-def test_missing_rights_are_not_retried(store, folder, call, status):
-    kind, action, _ = CALLS[call]
-    failing(store, kind, itertools.repeat(status))
-    with pytest.raises(StorageError) as raised:
-        storage.retry(functools.partial(action, folder), folder)
-    assert not raised.value.transient and store.calls[kind] <= 2
-
-
 def test_a_file_that_is_gone_after_it_was_listed(store, folder):
     assert storage.names_in(folder) == ["old"]
     del store.objects[folder.parts[2], "run/old"]
@@ -111,30 +88,7 @@ def test_a_file_that_is_gone_after_it_was_listed(store, folder):
     assert storage.read_now(folder / "old") == b"" and storage.names_in(folder) == []
 
 
-def test_a_checkpoint_in_a_bucket_counts_once_it_has_its_mark(store, folder):
-    """Orbax writes into the final name, so a kill leaves the name of a checkpoint that was never complete."""
-    for step, files in ((20, ["state/d", "commit_success.txt"]), (40, ["state/d"]), (100, ["commit_success.txt"])):
-        for name in files:
-            storage.write_bytes(folder / "checkpoints" / str(step) / name, b"content")
-    storage.write_bytes(folder / "checkpoints" / "7.tmp" / "commit_success.txt", b"content")
-    assert Workdir.at(folder).saved_steps() == [20, 100]
-
-
 def test_an_upload_whose_answer_is_lost_is_complete(store, folder):
     failing(store, "write", [LOST])
     storage.write_bytes(folder / "new", b"new")
     assert store.content("run/new") == b"new"
-
-
-def test_a_journal_and_the_lock_on_this_protocol(store, folder):
-    path = folder / "metrics.jsonl"
-    with lease(folder / ".lock") as lock:
-        lines = Journal(path)
-        for step in (1, 2):
-            lines.append({"step": step})
-            lines.write(everything=True)
-        lock.verify()
-        assert storage.names_in(folder) == [".lock-00001", "metrics-00000.jsonl", "old"]
-    assert Journal(path, last_step=1).path == path
-    assert read_jsonl(path) == [{"step": 1}] and len(parts_of(path)) == 1
-    assert storage.read_bytes(folder / ".lock-00001") == b"released"

@@ -2,7 +2,6 @@
 
 import dataclasses
 import inspect
-import math
 import typing
 from collections.abc import Iterator
 
@@ -14,29 +13,9 @@ from bertjax.models.blocks import Block
 from bertjax.models.config import EncoderConfig
 from bertjax.models.embeddings import Embeddings
 from bertjax.runtime.errors import UserError
-from bertjax.runtime.setting import Allowed, check, setting
+from bertjax.runtime.setting import Allowed
 from bertjax.training.config import Stage
 from bertjax.training.optim.config import Multiplier, OptimizerConfig
-
-
-@pytest.mark.parametrize(
-    ("allowed", "good", "bad", "words"),
-    [
-        (Allowed(least=1), 1, 0, "a.b=0 must be at least 1"),
-        (Allowed(least=0), 0.0, -0.1, "a.b=-0.1 must not be negative"),
-        (Allowed(least=0), math.inf, math.nan, "a.b=nan must not be negative"),
-        (Allowed(least=1, most=8), 8, 9, "a.b=9 must be between 1 and 8"),
-        (Allowed(above=0, most=1, hint="1 is usual"), 1.0, 0.0, "a.b=0.0 must be above 0 and at most 1; 1 is usual"),
-        (Allowed(above=0, below=1), 0.5, 1.0, "a.b=1.0 must be above 0 and below 1"),
-        (Allowed(above=0, below=1), 0.5, math.nan, "a.b=nan must be above 0 and below 1"),
-        (Allowed(choices=("x", "y")), "y", "z", "a.b='z' is unknown; choose one of x, y"),
-    ],
-)
-def test_a_value_out_of_bounds_is_named_with_them(allowed, good, bad, words):
-    allowed.check("a.b", good)
-    with pytest.raises(UserError) as caught:
-        allowed.check("a.b", bad)
-    assert str(caught.value) == words
 
 
 def classes(kind: type) -> Iterator[type]:
@@ -80,28 +59,6 @@ def use(settings: object) -> None:
         DataConfig(sources={"a": settings})
     elif isinstance(settings, Multiplier):
         OptimizerConfig(multipliers=(settings,))
-
-
-@dataclasses.dataclass(frozen=True)
-class Bounded:
-    sizes: tuple[int, ...] = setting((), least=1)
-    share: float = setting(0.25, above=0, most=1)
-    color: str = setting("red", choices=("red", ""))
-
-
-@dataclasses.dataclass(frozen=True)
-class Half(Bounded):
-    share: float = 0.5
-
-
-@pytest.mark.parametrize(
-    "changes, of", [({"share": 7}, "share=7"), ({"color": None}, "color=None"), ({"sizes": [1, 0]}, "sizes.1=0")]
-)
-def test_a_field_with_another_default_keeps_its_bounds(changes, of):
-    """Values need not have the type of the field: Python does not check it."""
-    check(Half(share=1, color="", sizes=[1]))
-    with pytest.raises(UserError, match=f"a.{of} .*"):
-        check(Half(**changes), "a")
 
 
 REQUIRED = {"corpus": "a", "path": "a", "against": ("a",), "lexicon": "mine"}

@@ -14,18 +14,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import aiohttp
-import fsspec
 import google.auth.exceptions
 import pytest
 import requests
 import tenacity
-from etils import epath
 from gcsfs import retry
 
-from bertjax.runtime import command_line, locks, storage
-from bertjax.runtime.errors import Busy, FailedAgain, RunFailed, Unavailable, UserError
+from bertjax.runtime import command_line, locks, storage, untrusted
+from bertjax.runtime.errors import Busy, RunFailed, Unavailable, UserError
 from bertjax.runtime.storage import StorageError
-from tests.data.test_remote import Bucket
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,27 +33,6 @@ def killed(code, *arguments):
     kill = "def kill(*_): os.kill(os.getpid(), signal.SIGKILL)\nos.rename = os.replace = kill\n"
     program = subprocess.run([sys.executable, "-c", setup + kill + code, *map(str, arguments)], cwd=ROOT)
     assert program.returncode == -signal.SIGKILL
-
-
-def test_a_kill_before_the_rename_leaves_the_old_file(tmp_path):
-    path = tmp_path / "file"
-    storage.write_text(path, "old")
-    killed("storage.write_text(Path(sys.argv[1]), 'new')", path)
-    assert path.read_text() == "old"
-    storage.write_text(path, "한글")
-    assert path.read_bytes() == "한글".encode()
-
-
-def test_a_kill_before_the_rename_leaves_no_folder(tmp_path):
-    path = tmp_path / "folder[v2]"  # no pattern
-    killed("with storage.whole_folder(Path(sys.argv[1])) as draft: (draft / 'file').touch()", path)
-    assert not path.exists()
-    with storage.whole_folder(path) as draft:
-        (draft / "file").touch()
-    assert [file.name for file in path.iterdir()] == ["file"]
-    assert len(list(tmp_path.iterdir())) == 2
-    storage.remove_drafts(tmp_path, path.name)
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def _reads_pipe(folder: Path) -> tuple[Path, Callable[[], bytes]]:
@@ -113,12 +89,6 @@ def test_what_is_no_plain_file_is_written_to_and_stays(node, tmp_path):
     assert read() == b"new" and (os.lstat(path).st_mode, sorted(tmp_path.iterdir())) == (kind, names)
 
 
-def test_a_file_keeps_its_mode(tmp_path):
-    (tmp_path / "private").touch(mode=0o600)
-    storage.write_text(tmp_path / "private", "new")
-    assert stat.S_IMODE((tmp_path / "private").stat().st_mode) == 0o600
-
-
 def test_an_error_leaves_the_old_file_and_no_draft(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
@@ -146,66 +116,6 @@ def test_a_file_is_on_disk_before_it_has_its_name_and_its_name_after(tmp_path, m
     assert draft.startswith(".file.") and others == ["replace", tmp_path.name]
 
 
-def test_a_folder_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
-    calls, fsync, rename = [], os.fsync, os.rename
-    monkeypatch.setattr(os, "fsync", lambda descriptor: (calls.append("fsync"), fsync(descriptor)))
-    monkeypatch.setattr(os, "rename", lambda *paths: (calls.append("rename"), rename(*paths)))
-    with storage.whole_folder(tmp_path / "folder") as draft:
-        (draft / "file").touch()
-    assert calls == ["fsync", "fsync", "rename", "fsync"]
-
-
-HOLDER = """
-import sys
-from pathlib import Path
-from types import SimpleNamespace
-from bertjax.runtime import locks
-
-with locks.lock_or_wait(Path(sys.argv[1])):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.fixture
-def holder(tmp_path):
-    """A lock file and another process that holds it."""
-    path = tmp_path / "folder" / "lock"
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, path], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert process.stdout.readline() == b"held\n"
-    yield path, process
-    process.kill()
-    process.communicate()
-
-
-def test_a_lock_that_another_process_holds(holder):
-    path, process = holder
-    with pytest.raises(Busy, match="^in use$"):
-        with locks.lock_or_fail(path, "in use"):
-            pass
-    process.kill()
-    process.wait()
-    with locks.lock_or_fail(path, "in use"):
-        pass
-
-
-def test_waiting_for_a_lock(holder, monkeypatch, capsys):
-    path, process = holder
-    wait = locks.fcntl.flock
-
-    def flock(lock, operation):
-        if not operation & locks.fcntl.LOCK_NB:
-            process.kill()
-        wait(lock, operation)
-
-    monkeypatch.setattr(locks.fcntl, "flock", flock)
-    with locks.lock_or_wait(path, "waiting"):
-        assert process.wait() == -signal.SIGKILL
-    assert capsys.readouterr().err == "waiting\n"
-
-
 @pytest.mark.parametrize(
     ("number", "kind", "message"),
     [
@@ -224,35 +134,6 @@ def test_only_a_lock_that_is_held_is_busy(tmp_path, monkeypatch, number, kind, m
     with pytest.raises(kind, match=message):
         with locks.lock_or_fail(tmp_path / "lock", "in use"):
             pass
-
-
-def test_errors_of_a_disk(tmp_path):
-    (tmp_path / "file").touch()
-    for below in (tmp_path / "file" / "x", tmp_path / "missing" / "x"):
-        with pytest.raises(StorageError, match=rf"^{below}: No.*directory$"):
-            storage.write_text(below, "")
-    with pytest.raises(StorageError, match="Not a directory|File exists"):
-        with locks.lock_or_wait(tmp_path / "file" / "lock"):
-            pass
-    with pytest.raises(KeyError):
-        with storage.storage_errors(tmp_path):
-            raise KeyError
-
-
-def test_errors_of_an_object_store(monkeypatch):
-    fsspec.register_implementation("s3", Bucket, clobber=True)
-    monkeypatch.setattr(Bucket, "store", {})
-    storage.write_text(epath.Path("s3://bucket/file"), "old")
-
-    def fail(*_, **__):
-        raise RuntimeError("no route\nto host")
-
-    monkeypatch.setattr(Bucket, "open", fail)
-    with pytest.raises(StorageError, match="^s3://bucket/file: no route$"):
-        storage.write_text(epath.Path("s3://bucket/file"), "new")
-    with pytest.raises(UserError, match="^mine$"):
-        with storage.storage_errors("s3://bucket/file"):
-            raise UserError("mine")
 
 
 class HttpError(Exception):
@@ -309,25 +190,6 @@ def test_only_errors_that_may_pass_are_retried(error, transient, monkeypatch):
     assert (len(calls) > 1) == transient == (command_line.code_for(raised.value) == command_line.STOPPED)
 
 
-def test_an_action_that_succeeds_later(monkeypatch):
-    monkeypatch.setattr(storage, "_WAIT", tenacity.wait_none())
-    outcomes = [HttpError(503), ConnectionResetError(), "read"]
-
-    def action():
-        if isinstance(outcome := outcomes.pop(0), Exception):
-            raise outcome
-        return outcome
-
-    assert storage.retry(action, "gs://bucket/file") == "read"
-
-
-@pytest.mark.parametrize(
-    ("kind", "code"), [(UserError, 2), (RunFailed, 1), (FailedAgain, 3), (Unavailable, 75), (Busy, 75), (KeyError, 1)]
-)
-def test_exit_codes_of_errors(kind, code):
-    assert command_line.code_for(kind("x")) == code == command_line.code_for(command_line.error_of(code, "x"))
-
-
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
@@ -346,3 +208,14 @@ def test_exit_codes_of_errors(kind, code):
 def test_what_a_library_raises_ends_a_command_with_the_code_of_its_kind(error, kind):
     raised = storage.user_error(error, "a.txt cannot be read", "name another")
     assert type(raised) is kind and str(raised).startswith("a.txt cannot be read: ")
+
+
+@pytest.mark.parametrize("opening, closing", [("[", "]"), ('{"a":', "}")])
+def test_json_has_at_most_64_levels(opening, closing):
+    def nested(levels):
+        return opening * (levels - 1) + "[]" + closing * (levels - 1)
+
+    assert untrusted.parse_json(nested(64)) is not None
+    for levels in (65, 100, 10**5):
+        with pytest.raises(ValueError, match="nested in more than 64 levels"):
+            untrusted.parse_json(nested(levels))

@@ -42,25 +42,6 @@ async def busy(batcher: Batcher, gate: Gate, number: int) -> asyncio.Task:
     return task
 
 
-def test_texts_of_about_the_same_length_share_a_batch_and_long_ones_do_not():
-    """The text that has waited longest is always computed next."""
-    lengths = {1: 50, 2: 50, 3: 10, 4: 60, 5: 200, 6: 70, 7: 12, 8: 210, 9: 61}
-
-    async def run() -> None:
-        gate = Gate(is_open=False)
-        async with Batcher(gate, workers=1, most_texts=4, most_waiting=100, length_of=lengths.get) as batcher:
-            first = await busy(batcher, gate, 1)
-            others = asyncio.create_task(batcher.submit([2, 3, 4, 5, 6, 7, 8, 9]))
-            await asyncio.sleep(0)
-            gate.open()
-            assert await first == [2]
-            assert await others == [4, 6, 8, 10, 12, 14, 16, 18]  # in the order of the request
-        # 60 and 61 are within a factor of 1.25 of 50, and 70 is not; 200 and 210 are too long for one batch.
-        assert gate.batches == [[1], [2, 4, 9], [3, 7], [5], [6], [8]]
-
-    asyncio.run(run())
-
-
 def test_idle_workers_share_what_waits():
     """Two clients that ask at the same time are computed at the same time, not one after the other on one core."""
 
@@ -103,22 +84,5 @@ def test_a_failure_reaches_the_requests_of_its_batch_only():
                 await long
             assert await short == [8] and await next_one == [10]
         assert gate.batches == [[1], [2, -1], [4, 5]]  # the rest of the failed request is not computed
-
-    asyncio.run(run())
-
-
-def test_a_request_whose_client_has_left_is_not_computed():
-    async def run() -> None:
-        gate = Gate(is_open=False)
-        async with Batcher(gate, workers=1, most_texts=2, most_waiting=10, length_of=one) as batcher:
-            first = await busy(batcher, gate, 1)
-            left, stays = (asyncio.create_task(batcher.submit(n)) for n in ([2, 3], [4]))
-            await asyncio.sleep(0)
-            left.cancel()
-            await asyncio.wait([left])
-            assert batcher.waiting == 1  # its texts leave room for others at once
-            gate.open()
-            assert await first == [2] and await stays == [8]
-        assert gate.batches == [[1], [4]]
 
     asyncio.run(run())

@@ -73,13 +73,6 @@ def test_an_endless_body_is_read_up_to_the_limit_and_a_little_more():
     assert refused.value.status == 413 and refused.value.closes and chunks.count == (100 + (1 << 20)) // 3000 + 1
 
 
-def test_nothing_is_read_of_a_body_that_announces_its_size():
-    chunks = Chunks(b"x")
-    with pytest.raises(Refused, match="more than 100 bytes") as refused:
-        asyncio.run(body_of(str(101 + (1 << 20)), chunks, LIMITS))
-    assert chunks.count == 0 and refused.value.closes
-
-
 @pytest.mark.parametrize("size", [100, 101])
 def test_a_body_may_be_as_long_as_the_limit(size):
     async def whole():

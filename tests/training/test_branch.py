@@ -72,20 +72,6 @@ def test_a_branch_is_the_uninterrupted_run_bit_for_bit(flags, trunk, tmp_path, c
 
 
 @pytest.mark.slow
-def test_a_branch_reads_other_data_and_resumes(flags, trunk, tmp_path):
-    """Killed runs resume from checkpoints of their own; nobody needs the trunk then. Other data fit to any batch."""
-    corpus = runs.write_corpus(tmp_path / "other.txt", documents=40)
-    other = [f"--config.data.corpus={corpus}", f"--config.data.tokenizer.model={trunk}/tokenizer"]
-    command = [*flags, *decaying(8), *other, *branch_of(trunk), BATCH, f"--workdir={tmp_path}/run"]
-    assert runs.call(*command) == 0
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 48
-    moved = trunk.rename(tmp_path / "moved")
-    try:
-        assert runs.call(*command) == 0
-    finally:
-        moved.rename(trunk)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -137,14 +123,6 @@ def config_of(steps: int = 40, tasks: dict | None = None, **settings) -> Config:
     return from_dict({"init_from": "trunk@20", "tasks": tasks, "stages": stages, "optimizer": optimizer, **settings})
 
 
-def test_factors_of_another_weight_are_refused():
-    """With 200 for 2, the product of the factors would count 100 times as much."""
-    lora = {"rank": 2, "alpha": 2.0}
-    with pytest.raises(UserError, match=r"computes another function .*; set lora.alpha=2.0 \(not 200.0\)$"):
-        check_merging(config_of(lora=lora), config_of(lora=lora | {"alpha": 200.0}), 20)
-    check_merging(config_of(lora=lora), config_of(80, lora=lora), 20)
-
-
 def test_pruning_must_leave_the_same_weights_at_the_checkpoint():
     """Its schedule is in shares of the run: it moves with the number of steps, but not before or after it."""
     pruning = {"kind": "magnitude", "start_share": 0.25, "end_share": 0.75}
@@ -189,17 +167,6 @@ def test_stages_before_the_checkpoint_must_read_the_same_rows(trunk, other, mess
     else:
         assert same or branch.data.overfit
         check_reading(trunk, branch, 20)
-
-
-def test_another_seed_or_other_examples_are_another_order():
-    with pytest.raises(UserError, match=r"in another order before step 20 \(seed: 0 -> 1\)"):
-        check_reading(config_of(), config_of(seed=1), 20)
-    trunk, other = config_of(), config_of()
-    task = other.tasks["a"]
-    examples = dataclasses.replace(task.examples, random_next=0.25)
-    other.tasks["a"] = dataclasses.replace(task, examples=examples)
-    with pytest.raises(UserError, match=r"in another order before step 20 \(tasks.a.examples.random_next: "):
-        check_reading(trunk, other, 20)
 
 
 def test_a_jump_of_the_learning_rate_is_a_warning(caplog):

@@ -10,9 +10,8 @@ from flax.traverse_util import flatten_dict
 
 import bertjax
 from bertjax.config.config import from_dict
-from bertjax.training.optim.ema import EmaState, averaged
+from bertjax.training.optim.ema import averaged
 from bertjax.training.program import Program
-from bertjax.training.state import grow
 from tests import batches, runs
 
 DECAY = 0.2
@@ -80,56 +79,10 @@ def test_it_is_that_of_tensorflow_and_changes_no_step():
     jax.tree.map(np.testing.assert_array_equal, params, plain)
 
 
-@pytest.mark.slow
-def test_params_that_are_frozen_in_the_run_have_no_average():
-    program = program_of(optimizer={"frozen": ["^encoder/"]}, lora={"rank": 2, "kernels": "query"})
-    states, params = trained(program)
-    [ema] = [
-        node
-        for node in jax.tree.leaves(states[-1]["opt_state"], is_leaf=lambda node: isinstance(node, EmaState))
-        if isinstance(node, EmaState)
-    ]
-    paths = {jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in jax.tree.leaves_with_path(ema.ema)}
-    assert any(path.startswith("lora/") for path in paths)
-    assert paths == {path for path in flatten_dict(params[0], sep="/") if not path.startswith("encoder/")}
-    assert_close(average_of(states[-1]), averages_by_hand(params))
-
-
-@pytest.mark.slow
-def test_factors_of_lora_are_averaged_before_they_are_merged():
-    """The mean of merged kernels would be another model, of a higher rank."""
-    program = program_of(lora={"rank": 2, "kernels": "query", "alpha": 6}, optimizer={"learning_rate": 1.0})
-    states, params = trained(program)
-    kernel, expected = "encoder/layers/attention/query/kernel", averages_by_hand(params)
-    a, b = (expected[f"lora/{kernel}/{name}"] for name in "ab")
-    merged = flatten_dict(jax.device_get(program.merged(averaged(DECAY, states[-1]))), sep="/")
-    np.testing.assert_allclose(merged[kernel], expected[kernel] + 3 * a @ b, rtol=1e-4, atol=1e-5)
-    of_merged = averages_by_hand([program.merged(states[-1] | {"params": each}) for each in params])
-    assert np.abs(of_merged[kernel] - merged[kernel]).max() > 1e-3
-
-
 def test_params_that_a_stage_freezes_count_as_they_are():
     program = program_of([GROWING[1] | {"frozen_layers": 2}, GROWING[1]])
     states, params = trained(program)
     assert_close(average_of(states[-1]), averages_by_hand(params))
-
-
-@pytest.mark.slow
-def test_growing_copies_it_with_the_layers_or_starts_it_again():
-    program = program_of(GROWING)
-    states, params = trained(program)
-    shallow, deep = averages_by_hand(params), program.at(1)
-    expected = {path: np.concatenate([leaf] * 2) if "/layers/" in path else leaf for path, leaf in shallow.items()}
-    assert_close(average_of(grow(states[-1], deep.abstract_state)), expected)
-    reset = grow(states[-1], deep.abstract_state, deep.optimizer.init)
-    assert_close(average_of(reset), flatten_dict(jax.device_get(reset["params"]), sep="/"))
-
-
-@pytest.mark.slow
-def test_two_devices_have_that_of_one_half_each():
-    result = runs.on_devices(2, "tests.training.ema_on_two_devices")
-    assert result["difference"] < 1e-5
-    assert result["shares"] == {"one": [1.0, 1.0], "two": [0.5, 0.5]}  # in the state, and when it is read
 
 
 @pytest.mark.slow

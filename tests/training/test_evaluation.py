@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 
 from bertjax.config.config import from_dict, to_dict
-from bertjax.objectives import KINDS, OBJECTIVES
+from bertjax.objectives import KINDS
 from bertjax.objectives.outputs import Output
 from bertjax.objectives.pretraining.electra import Electra
-from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.pretraining.sentence_pairs import BERT
-from bertjax.training import evaluation as evaluation_of
-from bertjax.training.evaluation import Evaluator, has_baselines
+from bertjax.training.evaluation import Evaluator
 from bertjax.training.feeds import Feeds
 from bertjax.training.program import Program
 from bertjax.training.resolve import labeled_files as labeled_source
@@ -141,19 +139,6 @@ def test_masked_words_of_a_labeled_file(store, tmp_path):
         assert feeds.store.tokens_per_byte("heldout") == pytest.approx(tokens_per_byte)
 
 
-@pytest.mark.parametrize(
-    "kind, term", [("mlm", "mlm"), ("bert", "mlm"), ("causal", "clm"), ("electra", "generator"), ("permutation", "plm")]
-)
-def test_the_loss_of_text_is_that_of_its_term(kind, term):
-    assert OBJECTIVES.class_of(kind)().traits.text_term == term
-
-
-@pytest.mark.parametrize("metric, rank", [("mlm_loss", 2.0), ("mlm_bits_per_byte", 2.0), ("accuracy", -2.0)])
-def test_losses_and_bits_per_byte_rank_from_the_lowest(metric, rank):
-    objective = type("Ranked", (BERT,), {"best_metric": metric})()
-    assert evaluation_of._rank(objective, {metric: 2.0}) == rank
-
-
 @pytest.mark.slow
 def test_electras_best_checkpoint_has_the_lowest_loss_of_detection(store):
     """Not the highest accuracy: a model that takes every token for an original is right about almost all of them."""
@@ -162,32 +147,6 @@ def test_electras_best_checkpoint_has_the_lowest_loss_of_detection(store):
     assert evaluation.rank == evaluation.metrics["rtd_loss"] > 0
     assert {"generator_loss", "generator_accuracy"} <= evaluation.metrics.keys()
     assert "mlm_loss" not in evaluation.metrics, "it is not comparable with that of an encoder"
-
-
-class Doubled(BERT):
-    """Its `mlm_loss` is another quantity than the cross entropy of the unigram distribution."""
-
-    def terms_of(self, logits, batch):
-        terms, metrics = super().terms_of(logits, batch)
-        return terms | {"mlm": 2 * terms["mlm"]}, metrics
-
-
-def test_baselines_of_other_terms_are_not_beside_the_metrics(store, params):
-    evaluation = evaluate(store, objective=Doubled())(params)
-    assert "mlm_loss" in evaluation.metrics and evaluation.baselines == {}
-
-    class Declared(Doubled):
-        def weights(self, batch):
-            return super().weights(batch)
-
-        baselines = BERT.baselines
-
-    assert has_baselines(Declared()) and has_baselines(type("Named", (BERT,), {})())
-
-
-def test_every_registered_objective_that_masks_tokens_has_declared_its_baselines():
-    masked = [cls for kind in OBJECTIVES.kinds if issubclass(cls := OBJECTIVES.class_of(kind), MaskedLM)]
-    assert len(masked) > 10 and all(has_baselines(cls()) for cls in masked)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,18 +1,13 @@
 """Stages that freeze parameters: what they keep, how training of it starts afterwards, and norms by layer."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
 from bertjax.config.config import from_dict
-from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import UserError
-from bertjax.training.config import Stage
 from bertjax.training.gradient_norms import gradient_norms
-from bertjax.training.optim.freezing import frozen_in_stage
 from bertjax.training.program import Program
 from tests import batches
 
@@ -66,20 +61,6 @@ def test_what_a_stage_freezes_does_not_change(trained):
 
 
 @pytest.mark.slow
-def test_training_of_it_starts_as_in_a_new_run(trained):
-    """The first update is corrected as the first of a run: gradient / |gradient|, whatever the step of the run."""
-    before, _, _, _ = parts_of(trained[1][0])
-    after, mu, _, counts = parts_of(trained[2][0])
-    rate = float(trained[2][1]["learning_rate"][0])
-    assert counts[NORM] == 1 and counts[KERNEL].ravel().tolist() == [1, 1, 3]
-    for path, decay in ((NORM, 0.0), ("encoder/pooler/kernel", 0.01)):
-        gradient = mu[path].astype(np.float64) / 0.1
-        step = gradient / (np.abs(gradient) + 1e-6) + decay * before[path]
-        np.testing.assert_allclose(after[path], before[path] - rate * step, rtol=1e-4, atol=1e-6)
-    assert (after[KERNEL] != before[KERNEL]).all()
-
-
-@pytest.mark.slow
 def test_norms_by_layer_add_up_and_are_zero_where_frozen(trained):
     for index, zero in ((1, 3), (2, 0)):
         metrics = trained[index][1]
@@ -92,12 +73,6 @@ def test_norms_by_layer_add_up_and_are_zero_where_frozen(trained):
         np.testing.assert_allclose(total, metrics["gradient_norm"], rtol=1e-5)
         frozen = [name for name, values in norms.items() if not values.any()]
         assert len(frozen) == (4 if zero else 0), frozen
-
-
-def test_a_decoder_of_its_own_is_frozen_with_the_embeddings():
-    params = batches.param_shapes(MaskedLM(), dataclasses.replace(batches.ENCODER, **batches.GROUPED))
-    frozen = frozen_in_stage(0, Stage(frozen_layers=1), params, (), 3)
-    assert frozen.paths == {"encoder/embeddings/word", "heads/mlm/word"} and frozen.layers == 1
 
 
 def test_norms_are_those_of_the_definition():

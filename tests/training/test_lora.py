@@ -12,25 +12,19 @@ import pytest
 from flax.traverse_util import flatten_dict
 from safetensors.numpy import load_file
 
-import bertjax
 from bertjax.cli import compress, evaluate, train
 from bertjax.config import config_file, export
-from bertjax.config.config import from_dict
 from bertjax.config.opening import SavedModel
-from bertjax.models import int8, layers
+from bertjax.models import int8
 from bertjax.runtime.errors import UserError
-from bertjax.training import init_from
 from bertjax.training.lora import LoraConfig, add_factors, merge
 from bertjax.training.model_params import ModelParams
 from bertjax.training.optim.freezing import Freezing
-from bertjax.training.param_paths import paths_of
-from bertjax.training.program import Program
 from bertjax.training.quantization import QuantizationConfig, rounded
 from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.workdir import Workdir
 from bertjax.training.step import gradients
 from tests import batches, labeled_files, runs
-from tests.interop import models
 from tests.training.trainer import make_step
 
 CONFIG = LoraConfig(rank=4, alpha=6.0, kernels="query|intermediate")
@@ -103,26 +97,6 @@ GROUPED = {
     "stages": [{"steps": 1, "seq_len": 16, "batch": 8}],
     "runtime": {"mesh": {"data": 1, "fsdp": 1}},
 }
-DECODER = "heads/mlm/word"
-
-
-def test_a_decoder_of_its_own_is_frozen_as_a_tied_one_is():
-    config = from_dict(GROUPED | {"lora": {"rank": 4}})
-    state = Program(config, 100, tuple(jax.devices()[:1])).abstract_state
-    assert DECODER in flatten_dict(state["params"], sep="/")
-    moments = [path for path in paths_of(state["opt_state"]) if "/mu/" in path]
-    assert len(moments) == 4 and all("/mu/lora/" in path for path in moments)
-
-
-def test_a_decoder_that_would_stay_random_is_refused(tmp_path):
-    tokens = models.trained()
-    export.write(tmp_path, models.make(frozenset(), tokens, "eurobert"))
-    settings = SavedModel(tmp_path).settings
-    config = from_dict(GROUPED | {"model": settings["model"], "lora": {"rank": 4}, "init_from": str(tmp_path)})
-    with pytest.raises(UserError, match=f"^init_from={tmp_path} lacks {DECODER}, which lora.rank=4 freezes: it would"):
-        init_from.read(Program(config, tokens.vocab_size, tuple(jax.devices()[:1])), tokens)
-    chosen = dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, frozen=("^encoder/",)))
-    assert init_from.read(Program(chosen, tokens.vocab_size, tuple(jax.devices()[:1])), tokens).params
 
 
 @pytest.mark.parametrize(
@@ -178,6 +152,7 @@ def finished(config, tmp_path_factory) -> Path:
     return workdir
 
 
+@pytest.mark.slow
 def test_only_factors_pooler_and_heads_are_trained_and_have_moments(undisturbed, finished):
     checkpoints = Checkpoints(Workdir.at(finished).checkpoints)
     state = checkpoints.restore(checkpoints.steps()[-1]).tree
@@ -194,25 +169,6 @@ def test_only_factors_pooler_and_heads_are_trained_and_have_moments(undisturbed,
     trained = sum(path.startswith(("lora/", "heads/", "encoder/pooler/")) for path in params)
     assert trained == 2 * 5 + 2 + 2
     assert sum(np.ndim(leaf) > 0 for leaf in jax.tree.leaves(state["opt_state"])) == 2 * trained
-
-
-def test_an_export_is_an_ordinary_model(undisturbed, finished):
-    before, after = (load_file(root / "export" / "model.safetensors") for root in (undisturbed, finished))
-    encoder = {path for path in before if path.startswith("encoder/")}
-    assert after.keys() == encoder | {"heads/classification/kernel", "heads/classification/bias"}
-    changed = {path for path in encoder if not np.array_equal(before[path], after[path])}
-    assert "encoder/layers/attention/query/kernel" in changed and "encoder/layers/output/kernel" not in changed
-    last = SavedModel(finished).export
-    jax.tree.map(np.testing.assert_array_equal, last.params, SavedModel(finished / "export").export.params)
-
-
-def test_an_export_scores_and_predicts_as_the_trained_model(finished):
-    summary = json.loads((finished / "summary.json").read_text())
-    assert runs.score_export(finished)["eval"] == pytest.approx(summary["eval"], rel=1e-5)
-    records = runs.records(finished / "predictions" / "heldout.jsonl")
-    answers = bertjax.predictor(finished / "export").predict([record["sentence"] for record in records])
-    probabilities = [[entry["probabilities"]["yes"] for entry in entries] for entries in (answers, records)]
-    np.testing.assert_allclose(*probabilities, atol=2e-6)
 
 
 @pytest.mark.slow
@@ -254,36 +210,6 @@ def test_eight_bits_are_what_an_int8_export_stores():
     assert np.array_equal(after["encoder/embeddings/position"], before["encoder/embeddings/position"])
 
 
-@pytest.mark.parametrize("bits", [2, 3, 4])
-def test_a_channel_has_few_values_and_errors_of_half_a_step(bits):
-    before, after = (
-        flat(params_of_of_quantization())[QUANTIZATION_QUERY],
-        flat(rounded(QuantizationConfig(bits), params_of_of_quantization()))[QUANTIZATION_QUERY],
-    )
-    steps = np.abs(before).max(axis=-2, keepdims=True) / (2 ** (bits - 1) - 1)
-    assert np.all(np.abs(after - before) <= steps / 2 * (1 + 1e-5))
-    for layer in after:
-        assert max(len(np.unique(column.round(6))) for column in layer.T) <= 2**bits - 1
-
-
-@pytest.mark.parametrize("bits", range(2, 9))
-def test_an_int8_export_stores_any_bits_without_error(bits):
-    after = flat(rounded(QuantizationConfig(bits), params_of_of_quantization()))
-    stored = int8.dequantize(int8.quantize(after))
-    for path, leaf in after.items():
-        np.testing.assert_allclose(stored[path], leaf, rtol=1e-5, atol=1e-7, err_msg=path)
-
-
-def test_layers_have_bits_of_their_own():
-    """The others keep `bits`."""
-    config = QuantizationConfig(8, layer_bits=(2, 8, 4))
-    mixed = flat(rounded(config, params_of_of_quantization()))
-    for layer, bits in enumerate(config.layer_bits):
-        expected = flat(rounded(QuantizationConfig(bits), params_of_of_quantization()))
-        np.testing.assert_array_equal(mixed[QUANTIZATION_QUERY][layer], expected[QUANTIZATION_QUERY][layer])
-    np.testing.assert_array_equal(mixed[WORD], flat(rounded(QuantizationConfig(8), params_of_of_quantization()))[WORD])
-
-
 def test_the_gradient_is_that_of_the_rounded_weights():
     config, batch = QuantizationConfig(3), batches.make()
     trained = dataclasses.replace(make_step(), model_params=ModelParams(quantization=config))
@@ -292,33 +218,6 @@ def test_the_gradient_is_that_of_the_rounded_weights():
         rounded(config, params_of_of_quantization()), None, batch, 0
     )
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), gradient, expected)
-
-
-@pytest.mark.parametrize("count", [2, 4, 8])
-def test_inputs_are_rounded_token_by_token_with_the_gradient_of_the_floats(count):
-    rows = np.random.default_rng(0).normal(0, [[0.1], [3.0], [0.0]], (3, 16)).astype(np.float32)
-    levels = 2 ** (count - 1) - 1
-    largest = np.abs(rows).max(axis=1, keepdims=True)
-    expected = np.round(rows / np.where(largest, largest, 1) * levels) / levels * largest
-    np.testing.assert_allclose(layers.rounded(jnp.asarray(rows), count), expected, rtol=1e-5, atol=1e-7)
-    gradient = jax.grad(lambda x: jnp.sum(jnp.sin(layers.rounded(x, count))))(jnp.asarray(rows))
-    np.testing.assert_allclose(gradient, np.cos(expected), rtol=1e-5, atol=1e-6)
-
-
-def test_every_dense_layer_reads_rounded_inputs():
-    """With few bits all states change; with eight, little; an example does not depend on those beside it."""
-    batch, objective = batches.make(), make_step().loss.objective
-
-    def pooled(activation_bits, batch):
-        model = objective.model(dataclasses.replace(batches.ENCODER, activation_bits=activation_bits))
-        return np.asarray(
-            objective.apply(model, params_of_of_quantization(), batch, method=lambda m, b, _: m.encode(b).pooled_BND)
-        )
-
-    floats, eight, two = (pooled(count, batch) for count in (0, 8, 2))
-    assert 0 < np.abs(eight - floats).max() < 0.1 * np.abs(two - floats).max()
-    alone = {name: values[:1] for name, values in batch.items()}
-    np.testing.assert_allclose(pooled(8, alone), eight[:1], atol=1e-5)
 
 
 @pytest.mark.slow

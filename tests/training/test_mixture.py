@@ -9,9 +9,7 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from bertjax.config.config import from_dict
-from bertjax.runtime.errors import UserError
 from bertjax.training import step
-from bertjax.training.param_paths import merge_params
 from bertjax.training.program import Program
 from tests import batches, runs
 
@@ -71,15 +69,6 @@ def test_a_step_leaves_the_heads_of_other_tasks_and_their_moments_unchanged():
         assert f"{task}/mlm_loss" in metrics and "learning_rate" in metrics
     assert moved(states[0], states[1]) == {"encoder/", "heads/mlm/", "heads/sop/"}
     assert moved(states[1], states[2]) == {"encoder/", "heads/mlm/", "heads/nsp/"}
-
-
-def test_heads_of_one_name_are_shared_and_need_equal_shapes():
-    shapes = [jax.ShapeDtypeStruct((2, width), np.float32) for width in (3, 4)]
-    assert merge_params({"heads": {"a": shapes[0]}}, {"heads": {"a": shapes[0], "b": shapes[1]}}, "second") == {
-        "heads": {"a": shapes[0], "b": shapes[1]}
-    }
-    with pytest.raises(UserError, match=r"^tasks.second has heads/a with shape \(2, 4\) and another task \(2, 3\)"):
-        merge_params({"heads": {"a": shapes[0]}}, {"heads": {"a": shapes[1]}}, "second")
 
 
 @pytest.mark.slow

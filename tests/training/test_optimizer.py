@@ -1,18 +1,14 @@
 """Optimizers: weight decay, published updates, multipliers, and frozen parameters."""
 
 import dataclasses
-import functools
-import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax.traverse_util import unflatten_dict
 
 from bertjax.objectives.pretraining.sentence_pairs import BERT
-from bertjax.runtime.errors import UserError
 from bertjax.training.optim.by_path import by_depth
 from bertjax.training.optim.config import Multiplier, OptimizerConfig
 from bertjax.training.optim.optimizer import decay_mask, make_optimizer
@@ -72,16 +68,6 @@ def close(actual, expected, rtol=1e-5, atol=1e-6):
 
 def equal(actual, expected):
     jax.tree.map(np.testing.assert_array_equal, actual, expected)
-
-
-def test_weight_decay_includes_the_biases_of_relative_attention():
-    """As `include_in_weight_decay` in the code of XLNet."""
-    names = ("relative/content_bias", "relative/distance_bias", "relative/segment_bias", "query/bias")
-    params = unflatten_dict({f"encoder/layers/attention/{name}": 0.0 for name in names}, sep="/")
-    assert decay_mask(params)["encoder"]["layers"]["attention"] == {
-        "relative": {"content_bias": True, "distance_bias": True, "segment_bias": True},
-        "query": {"bias": False},
-    }
 
 
 def test_weight_decay_excludes_biases_and_layer_norms():
@@ -235,55 +221,6 @@ def test_frozen_parameters_have_no_moments_and_stay_bit_for_bit(kind):
     assert len(moments) == 8 and not any("embeddings" in path or "norm/bias" in path for path in moments)
 
 
-def test_patterns_for_a_table_apply_to_both_summands_of_it():
-    """Of gradient-disentangled embeddings, `delta/encoder/embeddings/word` is the second summand."""
-    params = stacked_params()
-    params["delta"] = {"encoder": {"embeddings": {"word": jnp.ones((4, 2))}}}
-    frozen = make_optimizer(dataclasses.replace(CONFIG, frozen=("^encoder/",)))
-    after = train(frozen, params)[-1]
-    np.testing.assert_array_equal(after["delta"]["encoder"]["embeddings"]["word"], 1.0)
-    multiplier = Multiplier("^encoder/embeddings/word$", factor=0.5)
-    plain, half = (
-        train(make_optimizer(config), params)[0]["delta"]["encoder"]["embeddings"]["word"] - 1.0
-        for config in (CONFIG, dataclasses.replace(CONFIG, multipliers=(multiplier,)))
-    )
-    assert np.abs(plain).min() > 0
-    np.testing.assert_allclose(half, 0.5 * plain, rtol=1e-3)
-
-
-@pytest.mark.parametrize(
-    "choices, message",
-    [
-        (
-            {"frozen": ("encoder/embedding/word",)},
-            "optimizer.frozen.0='encoder/embedding/word' matches no parameter; the nearest paths are "
-            "encoder/embeddings/word, ",
-        ),
-        (
-            {"multipliers": (Multiplier("heads/"), Multiplier("layers/densse"))},
-            "optimizer.multipliers.1.path='layers/densse' matches no parameter; the nearest paths are ",
-        ),
-        (
-            {"multipliers": (Multiplier("layers/", by_layer=(1.0, 2.0)),)},
-            "optimizer.multipliers.0.by_layer has 2 factors, but 'encoder/layers/dense/bias' has 3 layers; ",
-        ),
-        (
-            {"multipliers": (Multiplier("encoder/", by_layer=(1.0, 2.0, 3.0)),)},
-            "optimizer.multipliers.0.by_layer has 3 factors, but 'encoder/embeddings/word' is not stacked by layers; ",
-        ),
-        (
-            {"frozen": ("embeddings/",), "multipliers": (Multiplier("embeddings/", 0.5),)},
-            "optimizer.multipliers.0.path='embeddings/' matches no trained parameter; the nearest paths are ",
-        ),
-        ({"frozen": ("encoder/", "heads/")}, "optimizer.frozen=['encoder/', 'heads/'] leaves no parameter to train"),
-    ],
-)
-def test_invalid_patterns(choices, message):
-    with pytest.raises(UserError) as error:
-        make_optimizer(dataclasses.replace(CONFIG, **choices)).init(stacked_params())
-    assert str(error.value).startswith(message)
-
-
 def test_layer_decay_lowers_the_rate_from_the_heads_down():
     """After one step of the same gradient everywhere, each part has moved by its share."""
     decaying = dataclasses.replace(CONFIG, weight_decay=0.0, clip_norm=0.0, layer_decay=0.5)
@@ -319,48 +256,3 @@ def test_electras_published_decay_gives_electras_rates(layers, decay):
             ours["encoder"]["layers"]["dense"]["kernel"][index], authors[f"layer_{index}"], rtol=1e-5
         )
     assert authors["layer_0"] < authors[f"layer_{layers - 1}"] == pytest.approx(decay**2)
-
-
-def test_layer_decay_treats_the_projection_as_embeddings():
-    params = stacked_params()
-    params["encoder"]["projection"] = {"kernel": jnp.ones((2, 2))}
-    gradient = jax.tree.map(jnp.ones_like, params)
-    optimizer = make_optimizer(dataclasses.replace(CONFIG, weight_decay=0.0, clip_norm=0.0, layer_decay=0.5))
-    updates, _ = optimizer.update(gradient, optimizer.init(params), params)
-    np.testing.assert_allclose(updates["encoder"]["projection"]["kernel"], 0.5**4, rtol=1e-3)
-
-
-def test_layer_decay_treats_a_decoder_of_its_own_as_the_embeddings_that_others_are_tied_to():
-    params = stacked_params()
-    params["heads"]["mlm"] = {"word": jnp.ones((4, 2)), "word_bias": jnp.ones(4)}
-    rule = by_depth(0.5)
-    ours, _ = rule.update(jax.tree.map(jnp.ones_like, params), rule.init(params), params)
-    for path in (("encoder", "embeddings", "word"), ("heads", "mlm", "word")):
-        np.testing.assert_allclose(functools.reduce(dict.__getitem__, path, ours), 0.5**4, rtol=1e-6)
-    np.testing.assert_array_equal(ours["heads"]["mlm"]["word_bias"], 1.0)
-
-
-def test_layer_decay_of_shared_layers_is_that_of_the_last_one():
-    params = {
-        "encoder": {"layers": {"own": {"kernel": jnp.ones((4, 2, 2))}, "shared": {"kernel": jnp.ones((2, 2, 2))}}}
-    }
-    optimizer = make_optimizer(dataclasses.replace(CONFIG, weight_decay=0.0, clip_norm=0.0, layer_decay=0.5))
-    updates, _ = optimizer.update(jax.tree.map(jnp.ones_like, params), optimizer.init(params), params)
-    falls = jax.tree.map(lambda leaf: leaf[:, 0, 0], updates["encoder"]["layers"])
-    np.testing.assert_allclose(falls["own"]["kernel"], [0.5**4, 0.5**3, 0.5**2, 0.5], rtol=1e-3)
-    np.testing.assert_allclose(falls["shared"]["kernel"], [0.5**3, 0.5], rtol=1e-3)
-
-
-@pytest.mark.parametrize("frozen", ["^encoder/", "^encoder/layers/"])
-def test_layer_decay_counts_frozen_layers_too(frozen):
-    """What is trained has the updates of the run in which the encoder is trained as well."""
-    decaying = dataclasses.replace(CONFIG, weight_decay=0.0, clip_norm=0.0, layer_decay=0.5)
-    params = stacked_params()
-    whole, part = (
-        unstacked(train(make_optimizer(config), params)[-1])
-        for config in (decaying, dataclasses.replace(decaying, frozen=(frozen,)))
-    )
-    before = unstacked(params)
-    for path, values in part.items():
-        expected = before if re.search(frozen, path) else whole
-        np.testing.assert_array_equal(values, expected[path], err_msg=path)

@@ -18,7 +18,6 @@ from bertjax.runtime.errors import UserError
 from bertjax.runtime.mesh import AXES
 from bertjax.training.gradient_norms import gradient_norms
 from bertjax.training.optim.config import OptimizerConfig
-from bertjax.training.optim.freezing import Freezing
 from bertjax.training.optim.optimizer import make_optimizer
 from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, shardings
 from bertjax.training.program import Program
@@ -47,15 +46,6 @@ def trained_apart(optimizer: optax.GradientTransformation, params: dict, rate: f
         apart = optax.apply_updates(apart, updates)
         seen.append(apart)
     return seen
-
-
-@pytest.mark.slow
-def test_an_optimizer_from_outside_sees_each_layer_by_itself():
-    """optax's Muon orthogonalizes the matrices of layers and leaves their biases and norms to Adam."""
-    params = stacked_params()
-    expected = trained_apart(contrib.muon(0.1, ns_steps=4, consistent_rms=0.2), params)
-    for after, apart in zip(train(make_optimizer(OUTSIDE), params), expected, strict=True):
-        close(layers_apart(after), apart)
 
 
 def test_muon_is_that_of_optax_for_kernels_of_layers_and_adam_for_the_rest():
@@ -231,20 +221,3 @@ def test_a_head_with_submodules_called_layers_is_not_a_stack():
         "grad_norm/heads/layers",
         *(f"grad_norm/encoder/layers/{index}" for index in range(LAYERS)),
     }
-
-
-def test_a_parameter_called_like_a_moment_is_held_too():
-    params = {"heads": {"mu": {"kernel": jnp.ones((2, 2))}, "nu": {"kernel": jnp.ones((2, 2))}}}
-    held = Freezing(paths=frozenset({"heads/mu/kernel"})).hold(make_optimizer(OptimizerConfig(), counts_by_leaf=True))
-    updates, state = held.update(jax.tree.map(jnp.zeros_like, params), held.init(params), params)
-    assert not updates["heads"]["mu"]["kernel"].any() and updates["heads"]["nu"]["kernel"].all()
-    counts = optax.tree.get(state, "count")["heads"]
-    assert int(counts["mu"]["kernel"]) == 0 and int(counts["nu"]["kernel"]) == 1
-
-
-def test_the_smallest_epsilon_gives_no_nan():
-    config = OptimizerConfig(kind="stable_adamw", epsilon=1e-30, weight_decay=0.0)
-    params = stacked_params()
-    optimizer = make_optimizer(config)
-    updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
-    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(updates))

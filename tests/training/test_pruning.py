@@ -76,17 +76,6 @@ def test_the_highest_scores_of_each_layer_remain(kind, step):
     assert np.mean(after[QUERY] != 0) == pytest.approx(float(config.remaining_at(step, STEPS)), abs=2e-3)
 
 
-def test_scores_of_either_sign_and_zero_have_one_order():
-    scores = jnp.array([[[-2.0, 0.0, -0.0, 1e-30], [3.0, -1e-30, -3.0, 0.5]]])
-    params = {"encoder": {"layers": {"a": {"kernel": jnp.ones(scores.shape)}}}}
-    for remaining, kept in ((1 / 8, 1), (2 / 8, 2), (3 / 8, 3), (4 / 8, 5), (5 / 8, 5), (6 / 8, 6), (7 / 8, 7)):
-        config = PruningConfig("movement", remaining, 0.0, 1.0)
-        after = pruned(config, params | {"scores": {"encoder": {"layers": {"a": {"kernel": scores}}}}}, 1, 1)
-        kernel = after["encoder"]["layers"]["a"]["kernel"]
-        assert kernel.sum() == kept, remaining  # both zeros are of one score, and remain together
-        assert scores[kernel == 1].min() > scores[kernel == 0].max()
-
-
 def test_the_gradient_of_scores_is_that_of_the_pruned_weights_times_the_weights():
     """On one matrix by hand: L = sum(C * W'^2) / 2, so dL/dW' = C * W'; dW = dW' * mask, dS = dW' * W.
 

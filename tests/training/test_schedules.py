@@ -27,38 +27,11 @@ def rates(schedule: Schedule, *segments: WarmupSegment) -> np.ndarray:
     return np.array([float(at(np.int32(step))) for step in range(sum(segment.steps for segment in segments))])
 
 
-@pytest.mark.parametrize(
-    "warmup_steps, expected",
-    [
-        (4, [0.5, 1.0, 1.5, 2.0, 2.0, 5 / 3, 4 / 3, 1.0, 2 / 3, 1 / 3]),
-        (0, [2.0, 1.8, 1.6, 1.4, 1.2, 1.0, 0.8, 0.6, 0.4, 0.2]),
-        (1, [2.0, 2.0, 16 / 9, 14 / 9, 12 / 9, 10 / 9, 8 / 9, 6 / 9, 4 / 9, 2 / 9]),
-    ],
-)
-def test_linear(warmup_steps, expected):
-    np.testing.assert_allclose(rates(Linear(), WarmupSegment(0, 10, 2.0, warmup_steps)), expected, rtol=1e-6)
-
-
-def test_one_cycle_starts_at_a_hundredth_and_ends_at_a_hundredth_of_that():
-    values = rates(OneCycle(), WarmupSegment(0, 101, 2.0, 40))
-    np.testing.assert_allclose(values[[0, 20, 40, 70, 100]], [0.02, 1.01, 2.0, 1.0001, 2e-4], rtol=1e-5)
-    np.testing.assert_allclose(np.diff(values[:41]), 1.98 / 40, rtol=1e-4)
-    np.testing.assert_allclose(np.diff(values[40:]), -1.9998 / 60, rtol=1e-4)
-
-
 def test_cosine_equals_optax():
     theirs = optax.schedules.cosine_decay_schedule(2.0, decay_steps=60)
     values = rates(Cosine(), WarmupSegment(0, 100, 2.0, 40))
     np.testing.assert_allclose(values[:40], 2.0 * np.arange(1, 41) / 40, rtol=1e-6)
     np.testing.assert_allclose(values[40:], [theirs(step) for step in range(60)], rtol=1e-4, atol=1e-6)
-
-
-def test_a_cosine_may_end_early_at_a_floor():
-    """NeoBERT (Le Breton et al., 2025, section 3.3): to a tenth over 90% of the steps, and constant from then on."""
-    values = rates(Cosine(floor=0.1, end_step=80), WarmupSegment(0, 100, 2.0, 40))
-    theirs = optax.schedules.cosine_decay_schedule(2.0, decay_steps=40, alpha=0.1)
-    np.testing.assert_allclose(values[40:], [theirs(step) for step in range(60)], rtol=1e-4)
-    np.testing.assert_allclose(values[80:], 0.2, rtol=1e-6)
 
 
 def test_warm_up_stable_decay_is_a_trapezoid():
@@ -68,36 +41,10 @@ def test_warm_up_stable_decay_is_a_trapezoid():
     np.testing.assert_allclose(values[80:], 2.0 * np.arange(20, 0, -1) / 20, rtol=1e-6)
 
 
-def test_a_decay_of_one_minus_the_root_ends_at_its_floor():
-    """Haegele et al. (2024), section 3.2: 1 - sqrt((n - (N - N_decay)) / N_decay), above a floor of a tenth."""
-    schedule = WarmupStableDecay(decay_steps=25, decay="1-sqrt", floor=0.1)
-    values = rates(schedule, WarmupSegment(0, 100, 2.0, 40))
-    np.testing.assert_allclose(values[40:76], 2.0, rtol=1e-6)
-    falling = 1 - np.sqrt((np.arange(76, 100) - 75) / 25)
-    np.testing.assert_allclose(values[76:], 2.0 * (0.1 + 0.9 * falling), rtol=1e-5)
-
-
-def test_constants_of_two_phases_come_before_the_decay_of_the_last():
-    """ModernBERT (Warner et al., 2024, section 2.2): 8e-4, then 3e-4, and at the end 1 - sqrt to a thousandth."""
-    schedule = WarmupStableDecay(decay_steps=4, decay="1-sqrt", floor=0.001)
-    values = rates(schedule, WarmupSegment(0, 8, 8e-4, 2), WarmupSegment(8, 10, 3e-4, 0))
-    np.testing.assert_allclose(values[:8], [4e-4, *[8e-4] * 7], rtol=1e-6)
-    np.testing.assert_allclose(values[8:15], 3e-4, rtol=1e-6)  # the first step of a decay has still all of the rate
-    golden = [1.5015e-4, 8.80801e-5, 4.04522e-5]  # 3e-4 (0.001 + 0.999 (1 - sqrt(k / 4))) for k = 1, 2, 3
-    np.testing.assert_allclose(values[15:], golden, rtol=1e-5)
-
-
 def test_a_cosine_that_ends_nowhere_is_refused():
     with pytest.raises(UserError, match="end_step=80 must be above here=80, and at most the 100 steps"):
         Cosine(floor=0.1, end_step=80).check(80, 100, "here=80")
     Cosine(floor=0.1, end_step=81).check(80, 81, "here=80")
-
-
-def test_inverse_sqrt_is_the_rate_of_the_transformer():
-    """Vaswani et al. (2017), equation 3, with a peak instead of the root of the width."""
-    step = np.arange(1, 101)
-    expected = 2.0 * np.sqrt(25) * np.minimum(step**-0.5, step * 25**-1.5)
-    np.testing.assert_allclose(rates(InverseSqrt(), WarmupSegment(0, 100, 2.0, 25)), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.kind)
@@ -131,26 +78,7 @@ def test_a_stage_may_start_a_segment_of_its_own(schedule):
     np.testing.assert_allclose(compiled, values, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "schedule, warmup_steps, message",
-    [
-        (Linear(), 100, "here=100 must be below the 100 steps that the learning rate has to rise and fall; lower it"),
-        (OneCycle(), 101, "here=101 must be below the 100 steps"),
-        (WarmupStableDecay(decay_steps=20), 81, "here=81 and optimizer.schedule.decay_steps=20 are more than the 100"),
-    ],
-)
-def test_settings_that_do_not_fit(schedule, warmup_steps, message):
-    with pytest.raises(UserError, match=message):
-        schedule.check(warmup_steps, 100, f"here={warmup_steps}")
-    schedule.check(warmup_steps - 2, 100, "here")
-
-
 RECIPE = runs.CONFIG.parents[1] / "configs" / "finetune" / "classify.py"
-
-
-@pytest.mark.parametrize("width, rate", [(256, 1.5e-4), (384, 1e-4), (768, 5e-5)])
-def test_narrow_encoders_have_higher_rates(width, rate):
-    assert fine_tuning_rate(width) == rate
 
 
 @pytest.mark.slow

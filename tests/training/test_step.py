@@ -17,7 +17,6 @@ from bertjax.models.encoder import Encoder
 from bertjax.models.visibility import Visibility
 from bertjax.objectives.finetuning.embeddings import EmbeddingRegression
 from bertjax.objectives.finetuning.multiple_choice import MultipleChoice
-from bertjax.training.flops import consumption
 from bertjax.training.program import Program
 from bertjax.training.run.record import read_checkpoint
 from bertjax.training.shapes import batch_shapes
@@ -90,15 +89,6 @@ def test_a_dispatch_of_many_steps_equals_single_steps():
     assert at_once.state["step"] == one_by_one.state["step"] == 4
 
 
-def test_dropout_follows_the_step():
-    batch = batches.make()
-    first, again = Trainer(make_step(dropout=0.1)), Trainer(make_step(dropout=0.1))
-    equal(first.train(batch), again.train(batch))
-    later = Trainer(make_step(dropout=0.1))
-    later.state["step"] += 1
-    assert later.train(batch)["mlm_loss"] != Trainer(make_step(dropout=0.1)).train(batch)["mlm_loss"]
-
-
 def test_a_step_that_is_not_finite_is_counted_and_changes_nothing():
     good = batches.make()
     trainer = Trainer(make_step(**PLAIN))
@@ -135,22 +125,6 @@ def test_an_update_that_is_not_finite_is_not_applied():
     metrics = trainer.train(batches.make())
     assert np.isfinite(metrics["gradient_norm"][0]) and metrics["skipped"][0] == 1 and metrics["update_norm"][0] == 0
     equal(trainer.params, before)
-
-
-def test_consumption_counts_real_tokens_and_pairs_that_attend():
-    batch = {
-        "examples_BT": np.array([[1, 1, 1, 2, 2, 0], [1, 1, 0, 0, 0, 0], [0] * 6]),
-        "example_ids_BN": np.array([[4, 9], [2, -1], [-1, -1]]),
-        "mlm_weights_BK": np.array([[1.0, 1.0], [1.0, 0.0], [0.0, 0.0]]),
-        "nsp_weights_BN": np.array([[1.0, 1.0], [1.0, 0.0], [0.0, 0.0]]),
-    }
-    assert {name: int(value) for name, value in consumption(batch).items()} == {
-        "tokens": 7,
-        "token_pairs": 9 + 4 + 4,
-        "predictions": 3,
-        "examples": 3,
-        "rows": 2,
-    }
 
 
 def test_an_infinite_gradient_is_as_bad_as_an_infinite_loss():
@@ -210,6 +184,7 @@ def test_the_upper_half_is_a_copy_of_the_lower_one_with_its_moments(program, sha
             np.testing.assert_array_equal(after[path], before[path])
 
 
+@pytest.mark.slow
 def test_right_after_doubling_the_stack_computes_the_shallow_one_twice(program, shallow):
     """Not what a fresh model would: by hand, layer after layer."""
     params, batch = shallow["params"]["encoder"], batches.make()

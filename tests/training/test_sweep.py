@@ -1,6 +1,5 @@
 """Several runs of one command: sweeps and seeds."""
 
-import dataclasses
 import errno
 import json
 import math
@@ -14,7 +13,6 @@ from etils import epath
 from bertjax.cli import train
 from bertjax.config import export
 from bertjax.config.config import Config, from_dict
-from bertjax.models.config import EncoderConfig
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import Busy, RunFailed, Unavailable, UserError
 from bertjax.runtime.storage import StorageError
@@ -323,15 +321,6 @@ def test_what_belongs_to_the_machine_is_no_result(monkeypatch, tmp_path, error, 
     except jax.errors.JaxRuntimeError:  # Python ends with 1, and with the traceback of a defect
         assert code == command_line.FAILED
     assert started == list(range(at + 1))
-
-
-def test_combinations_that_take_other_layers_are_not_other_data():
-    """The fingerprint of `init_from` is that of the layers that a run starts with."""
-    one, other = (
-        Config(init_from="base", init_layers=layers, model=EncoderConfig(layers=1)) for layers in ((0,), (1,))
-    )
-    assert each._reads(one) != each._reads(other)
-    assert each._reads(one) == each._reads(dataclasses.replace(one, seed=1))
 
 
 @pytest.mark.slow

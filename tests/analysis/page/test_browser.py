@@ -232,22 +232,6 @@ def test_the_keyboard_reaches_every_sentence_layer_head_and_cell(open_page):
     wait_until(lambda: shown() == "0")
 
 
-def test_a_kind_of_map_that_a_model_lacks_gives_way(open_page):
-    browser = open_page()
-    choose(browser, "kind", "rollout")
-    assert one(browser, "select[name=sentence]").get_attribute("value") == "대법원"
-    assert not one(browser, "input[name=head]").is_displayed(), "there is one head"
-    choose(browser, "model", "after")
-    assert one(browser, "select[name=kind]").get_attribute("value") == "attention"
-
-
-def test_a_click_on_the_overview_chooses_a_head(open_page):
-    browser = open_page()
-    overview = one(browser, ".overview canvas")
-    point(browser, ".overview canvas", overview.size["width"] - 5, overview.size["height"] - 5, click=True)
-    wait_until(lambda: values(browser) == ["3", "4"])
-
-
 @pytest.fixture(scope="module")
 def axe() -> str:
     path = Path(os.environ.get("AXE_CORE") or "node_modules/axe-core/axe.min.js")
@@ -325,11 +309,3 @@ def test_a_print_is_light_whole_and_without_controls(open_page):
     assert browser.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert not one(browser, ".controls").is_displayed() and one(browser, ".where").is_displayed()
     assert one(browser, ".map").is_displayed()
-
-
-def test_the_map_of_a_print_is_light(open_page):
-    browser = open_page("dark")
-    choose(browser, "sentence", "대법원")
-    for event, paper in (("beforeprint", [255, 255, 255]), ("afterprint", [20, 23, 28])):
-        browser.execute_script("dispatchEvent(new Event(arguments[0]))", event)
-        assert np.allclose(pixel(browser, 0, 0), paper, atol=2), event

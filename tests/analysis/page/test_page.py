@@ -6,7 +6,6 @@ import re
 from html.parser import HTMLParser
 
 import numpy as np
-import pytest
 from matplotlib.figure import Figure
 
 from bertjax.analysis.page import Drawing, Maps, Section, Table, Token, TokenRow, page
@@ -94,64 +93,3 @@ def test_nothing_is_requested():
     assert "@import" not in html
     [policy] = [each["content"] for _, each in elements.elements if "http-equiv" in each]
     assert "default-src 'none'" in policy
-
-
-def test_ids_are_unique_and_references_lead_to_them():
-    html = full_page()
-    elements = Elements(html)
-    ids = elements.attributes("id")
-    assert len(ids) == len(set(ids))
-    used = {target[1:] for target in elements.attributes("href") if target.startswith("#")}
-    used |= set(re.findall(r"url\(#([^)]*)\)", html)) | set(elements.attributes("aria-labelledby"))
-    assert any(name.startswith("loss-") for name in used) and any(name.startswith("accuracy-") for name in used)
-    assert used <= set(ids)
-    assert "#1f77b4" in html, "a color is not an id"
-
-
-def test_texts_are_not_markup():
-    html = full_page(lead="<i>lead</i>")
-    assert "<b>" not in html and "<i>" not in html
-    elements = Elements(html)
-    assert elements.texts["h1"] == ["run <tiny>"]
-    assert elements.texts["figcaption"] == ["What is drawn <&>."] * 2
-    assert data(html)[0]["tokens"] == ["대법원", "</script><b>"]
-
-
-def test_the_contents_list_every_section_and_what_was_skipped():
-    html = full_page()
-    elements = Elements(html)
-    anchors = [each["href"] for tag, each in elements.elements if tag == "a" and "class" not in each]
-    assert anchors == ["#training", "#sentences", "#layers"]
-    assert "the model has no masked-LM head" in html
-    assert html.count('class="viewer"') == 1
-
-
-def test_every_drawing_has_an_alternative():
-    elements = Elements(full_page())
-    drawings = [each for tag, each in elements.elements if tag == "svg"]
-    assert [each["aria-label"] for each in drawings] == ["A loss falls."] * 2
-    assert all(each["role"] == "img" and "xmlns" not in each for each in drawings)
-    assert drawings[0]["style"] == "max-width:384px"  # four inches
-
-
-@pytest.mark.parametrize("sentences, most", [(6, 5_000_000), (20, 16_000_000)])
-def test_size_of_maps(sentences, most):
-    """12 layers, 12 heads and 64 tokens. Random bytes are the worst case: nothing compresses them."""
-    tokens = [f"토큰{index}" for index in range(64)]
-    shown = tuple(maps(tokens, 12, 12, seed=seed) for seed in range(sentences))
-    drawings = tuple(Drawing(f"figure-{index}", svg(), "caption", "alternative") for index in range(5))
-    html = page("base", [Section("sentences", "Sentences", blocks=drawings, maps=shown)])
-    assert len(html.encode()) <= most
-
-
-def test_real_attention_compresses():
-    """Most weights of a head are near 0."""
-    weights = np.random.default_rng(0).dirichlet(np.full(64, 0.02), size=(12, 12, 64))
-    html = page("base", [Section("sentences", "Sentences", maps=(Maps("m", "s", ("t",) * 64, weights),))])
-    assert len(html) < 12 * 12 * 64 * 64 / 2
-
-
-@pytest.mark.parametrize("weights", [np.full((1, 1, 2, 2), 1.5), np.full((1, 1, 2, 2), np.nan), np.zeros((1, 2, 2))])
-def test_maps_that_are_not_weights(weights):
-    with pytest.raises(ValueError):
-        Maps("m", "s", ("a", "b"), weights)

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from scipy import linalg
 
-from bertjax.analysis import drawing, effective_attention, series
-from bertjax.analysis.material import Corpus, texts_material
-from bertjax.analysis.parts.identifiability import EDGES, KINDS, Identifiability, Lengths, Statistics, kinds_of
+from bertjax.analysis import drawing, series
+from bertjax.analysis.material import texts_material
+from bertjax.analysis.parts.identifiability import EDGES, KINDS, Identifiability, Statistics, kinds_of
 from bertjax.analysis.reduce import reduce
 from bertjax.analysis.subject import Subject, captured
 from bertjax.config.export import Export
-from tests.analysis.conftest import packed_rows
 
 NAMES = ("correlation", "constrained_correlation", "rank", "null_dimension", "constrained_null_dimension")
 
@@ -98,17 +97,6 @@ def test_every_statistic_is_that_of_a_loop_over_sentences_and_heads(pretrained, 
     assert np.abs(effective.sum(axis=0) - 1.0).max() > 0.01
 
 
-def test_packed_rows_have_the_same_sums(pretrained, material, results, statistics):
-    encoded = material.encoded(pretrained)
-    rows_BN = packed_rows(encoded.ragged.lengths, seq_len=64)
-    assert (rows_BN >= 0).sum(axis=1).max() > 1
-    sums = statistics(pretrained.params, encoded.batch(rows_BN, 64))
-    for name in (*NAMES, "tokens", "attention"):
-        total, weight = (np.asarray(each, np.float64) for each in sums[name])
-        with np.errstate(invalid="ignore"):
-            np.testing.assert_allclose(total / weight, results[name], atol=1e-5, err_msg=name)
-
-
 def test_the_result_has_numbers_arrays_and_figures_of_every_model(subjects, material):
     result = Identifiability().run(subjects, [material])
     for subject in subjects:
@@ -138,40 +126,7 @@ def _with(subject: Subject, **settings) -> Export:
     return subject.export._replace(encoder=dataclasses.replace(subject.export.encoder, **settings))
 
 
-def test_a_corpus_is_read_in_several_lengths(pretrained, material):
-    asked = []
-
-    class Examples(Corpus):
-        def _encode(self, subject, objective):
-            asked.append((self.length, self.examples))
-            return dataclasses.replace(material, examples=self.examples).encoded(subject)
-
-    lengths = Lengths.of(Examples("corpus", examples=6))
-    encoded = lengths.encoded(pretrained)
-    assert asked == [(64, 12)]  # the model has 64 positions
-    assert len(encoded) == 12 and lengths.name == "corpus"
-    longer = Subject("longer", _with(pretrained, max_positions=256), pretrained.saved)
-    joined = Lengths.of(Examples("corpus", examples=6)).encoded(longer)
-    assert asked[1:] == [(64, 4), (128, 2), (256, 1)] and len(joined) == 7
-    for index, text in ((4, 0), (5, 1), (6, 0)):  # the first of the second and third lengths
-        expected = material.encoded(pretrained).ragged.token_lists()[text]
-        np.testing.assert_array_equal(joined.ragged.token_lists()[index], expected)
-    assert joined.ragged.ids.tolist() == [*range(7)]
-    assert Lengths.of(material) is material
-
-
 def test_a_causal_model_is_left_out(pretrained):
     causal = Subject("causal", _with(pretrained, direction="left_to_right"))
     assert not Identifiability().missing(pretrained, [])
     assert "model.direction=left_to_right" in Identifiability().missing(causal, [])
-
-
-@pytest.mark.slow
-def test_groups_of_layers_that_share_their_attention(pretrained):
-    encoder = dataclasses.replace(pretrained.encoder, layers=4, sharing="attention", sharing_groups=2)
-    kernel = np.arange(2 * 32 * 32).reshape(2, 32, 32)
-    params = {"encoder": {"layers": {"attention": {"output": {"kernel": kernel}}}}}
-    outputs_LHRD = Statistics(encoder, b"")._outputs(params)
-    assert outputs_LHRD.shape == (4, 4, 8, 32)
-    np.testing.assert_array_equal(np.asarray(outputs_LHRD).reshape(4, 32, 32), kernel[[0, 0, 1, 1]])
-    assert effective_attention.members(np.array([[1, 2, 2, 0]]), 2).tolist() == [[[1, 0, 0, 0], [0, 1, 1, 0]]]

@@ -14,16 +14,11 @@ from bertjax.analysis import series
 from bertjax.analysis.ablation import ablation_of
 from bertjax.analysis.material import Labeled, texts_material
 from bertjax.analysis.parts import parts_of
-from bertjax.analysis.parts.curvature import Curvature, _eigenvalues, bits_of, is_kernel_of_layers, subsets
+from bertjax.analysis.parts.curvature import Curvature, bits_of, is_kernel_of_layers, subsets
 from bertjax.analysis.parts.disabling import Disabling
 from bertjax.analysis.parts.importance import ImportanceOfParts
-from bertjax.analysis.reduce import hide
-from bertjax.analysis.subject import Subject, open_subjects
-from bertjax.config import export
-from bertjax.models import importance as files
-from bertjax.objectives.finetuning.classification import Classification
+from bertjax.analysis.subject import Subject
 from tests.analysis.conftest import MODEL, make
-from tests.interop import models as published
 
 # 5 of 12 heads: a share of 0.4, rounded.
 IDLE = [(0, 1), (0, 3), (1, 0), (2, 1), (2, 2)]
@@ -62,41 +57,12 @@ def test_what_does_nothing_is_pruned_first(result):
     assert curves["heads_by_importance"]["loss"][-1] == curves["heads_by_difference"]["loss"][-1]
 
 
-def test_single_differences_prune_what_harms_least_first(result, subject, few):
-    """The first tenth is the head whose removal raises the accuracy most, then lowers the loss most."""
-    ablation = ablation_of(subject, few)
-    scores = ablation.without_each_head()
-    best = min(scores, key=lambda s: (-s.metric, s.loss))
-    curve = result.numbers["finetuned"]["toy"]["heads_by_difference"]
-    assert curve["loss"][1] == best.loss and curve["accuracy"][1] == best.metric
-
-
 def test_arrays_and_file(result, subject):
     arrays = result.arrays
     assert arrays["finetuned/toy/heads"].shape == (3, 4) and arrays["finetuned/toy/neurons"].shape == (3, 48)
     assert sorted(map(tuple, np.argwhere(arrays["finetuned/toy/heads"] == 0))) == IDLE
     assert arrays["finetuned/toy/neurons_by_importance_accuracy"].shape == (11,)
     assert set(result.files) == {"importance.json"}
-
-
-def test_the_file_is_read(result, subject, tmp_path):
-    (tmp_path / "importance.json").write_bytes(result.files["importance.json"])
-    importance = files.read(tmp_path / "importance.json", subject.encoder)
-    np.testing.assert_allclose(importance.heads, result.arrays["finetuned/toy/heads"], rtol=1e-5)
-    np.testing.assert_allclose(importance.neurons, result.arrays["finetuned/toy/neurons"], rtol=1e-5)
-    assert (importance.model, importance.material, importance.examples) == ("finetuned", "toy", 12)
-    assert importance.objective == "Classification"
-
-
-@pytest.mark.slow
-def test_a_model_without_a_metric_and_several_files(pretrained, subject, few, texts):
-    """Masked LM has the loss only."""
-    material = dataclasses.replace(texts, examples=4)
-    result = ImportanceOfParts().run([pretrained, subject], [material, few])
-    assert set(result.files) == {"importance-pretrained-texts.json", "importance-finetuned-toy.json"}
-    curve = result.numbers["pretrained"]["texts"]["heads_by_difference"]
-    assert set(curve) == {"loss", "kept_up_to"} and len(curve["loss"]) == 11
-    assert [figure.name for figure in result.figures][3:] == ["heads-2", "pruned-heads-2", "pruned-neurons-2"]
 
 
 @pytest.fixture(scope="module")
@@ -167,19 +133,6 @@ def test_few_rows_have_no_p_values(pretrained, finetuned, models):
     )
 
 
-def test_texts_in_which_nothing_is_predicted_have_no_loss(tokens, texts, tmp_path):
-    """XLNet predicts a sixth of the tokens, in runs of up to five: of a short text sometimes none."""
-    masking = {"kind": "ngrams", "longest": 5, "rate": 1 / 6, "mask": 0.0, "random": 0.0}
-    xlnet = published.make(frozenset({"plm"}), tokens, "xlnet")
-    xlnet.settings["tasks"]["permutation"]["objective"]["masking"] = masking
-    export.write(tmp_path / "model", xlnet)
-    [model] = open_subjects([tmp_path / "model"])
-    short = texts_material(["king"])
-    assert not ablation_of(model, short).has_loss
-    assert Disabling().missing(model, [short]).startswith("predicts nothing in these texts")
-    assert Disabling().missing(model, [short, texts]) == ""
-
-
 SHAPE = MODEL | {"layers": 2, "width": 8, "heads": 2, "feedforward": 8}
 
 
@@ -223,34 +176,10 @@ def test_eigenvalues_are_those_of_the_dense_hessian(small, labeled, result_of_cu
         np.testing.assert_allclose(values_LS[layer, 0], values[np.abs(values).argmax()], rtol=1e-2)
 
 
-@dataclasses.dataclass(frozen=True)
-class Rising(Classification):
-    """A classification with a loss weight that rises by 0.01 per step."""
-
-    def loss_weights(self, terms, step):
-        return {"classification": step / 100}
-
-
-@pytest.mark.slow
-def test_the_loss_is_weighted_as_at_the_last_step(small, labeled, result_of_curvature):
-    rising = dataclasses.replace(labeled.encoded(small), objective=Rising(("bad", "good")))
-    trained = dataclasses.replace(small, export=small.export._replace(numbers={"steps": 300}))
-    values_LS, _ = _eigenvalues(trained, SimpleNamespace(name="toy", encoded=lambda subject: rising), hide)
-    np.testing.assert_allclose(values_LS, 3.0 * result_of_curvature.arrays["small/toy/eigenvalues"], rtol=1e-2)
-
-
 def test_parts_of_the_data_have_no_example_in_common(small, labeled):
     ids = [batch["example_ids_BN"] for batch in subsets(labeled.encoded(small))]
     examples = np.concatenate([part[part >= 0] for part in ids])
     assert len(ids) > 1 and len(set(examples.tolist())) == len(examples)
-
-
-def test_parts_of_the_data_have_short_and_long_examples(pretrained):
-    """Rows of long examples come first when they are packed."""
-    texts = texts_material([" ".join(["the"] * 60)] * 40 + ["the"] * 400)
-    for batch in subsets(texts.encoded(pretrained)):
-        examples_B = (batch["example_ids_BN"] >= 0).sum(axis=1)
-        assert np.any(examples_B == 1) and np.any(examples_B > 1)
 
 
 def test_the_more_sensitive_half_has_more_bits(result_of_curvature):

@@ -13,8 +13,6 @@ from bertjax.analysis.parts.targets import Targets
 from bertjax.analysis.reduce import reduce
 from bertjax.analysis.subject import captured
 from bertjax.models import attention
-from bertjax.objectives.pretraining.mlm import MaskedLM
-from tests.analysis.conftest import packed_rows
 
 
 @pytest.fixture(scope="module")
@@ -144,41 +142,6 @@ def test_gradients_by_kind_are_those_of_loops(pretrained, masked, derivatives, k
                 pairs[kind] += 1
     np.testing.assert_allclose(totals, expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(np.asarray(counts)[:, 0, 0], pairs)
-
-
-@dataclasses.dataclass(frozen=True)
-class Rising(MaskedLM):
-    """A masked LM with a loss weight that is the step."""
-
-    def loss_weights(self, terms, step):
-        return {"mlm": float(step)}
-
-
-@pytest.mark.slow
-def test_the_loss_is_weighted_as_at_the_last_step(pretrained, texts, monkeypatch):
-    trained = dataclasses.replace(pretrained, export=pretrained.export._replace(numbers={"steps": 3}))
-    plain = Targets().run([pretrained], [texts])
-    monkeypatch.setattr(type(texts), "objective", lambda self, subject: Rising())
-    weighted = Targets().run([trained], [texts])
-    name = f"{pretrained.label}/{texts.name}/gradient"
-    np.testing.assert_allclose(weighted.arrays[name], 3.0 * plain.arrays[name], rtol=1e-4, atol=1e-8)
-
-
-@pytest.mark.slow
-def test_packed_rows_have_the_sums_of_single_rows(pretrained, texts, kinds):
-    encoded, encoder = texts.encoded(pretrained), pretrained.encoder
-    functions = [
-        (target_sums(encoder, kinds, pretrained.vocabulary.special_ids), False),
-        (divergence_sums(encoder), False),
-        (gradient_sums(encoder, pretrained.objective, kinds, 0), True),
-    ]
-    rows = [np.arange(9)[:, None], packed_rows(encoded.ragged.lengths[:9], 64)]
-    for function, with_objective in functions:
-        batches = [encoded.batch(rows_BN, 64, with_objective) for rows_BN in rows]
-        alone, packed = (jax.jit(function)(pretrained.params, batch) for batch in batches)
-        for name in alone:
-            for one, other in zip(alone[name], packed[name], strict=True):
-                np.testing.assert_allclose(one, other, rtol=2e-4, atol=2e-4, err_msg=name)
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.analysis import drawing, series
 from bertjax.analysis.material import texts_material
 from bertjax.analysis.part import Part, Result
 from bertjax.analysis.parts.training import Training
@@ -34,23 +33,6 @@ def checkpoint(run: str, step: int, rate: float = 1.0, seed: int = 0, layers: in
     )
 
 
-def test_seeds_of_one_configuration_share_steps_and_others_stand_alone():
-    many = [checkpoint(f"many/seed={seed}", step, seed=seed) for seed in (0, 1) for step in (100, 0, 10 + seed)]
-    other = [checkpoint("other", step, rate=2.0) for step in (0, 1)]
-    apart = [checkpoint("a", 1, rate=3.0), checkpoint("b", 2, rate=3.0, seed=1)]
-    groups = series.seeds_of([*many, *other, *apart])
-    assert [(group.name, group.steps, len(group.subjects)) for group in groups] == [
-        ("many (2 seeds)", (0, 100), 2),
-        ("other", (0, 1), 1),
-        ("a", (1,), 1),
-        ("b", (2,), 1),
-    ]
-    assert [[subject.label for subject in row] for row in groups[0].subjects] == [
-        ["many/seed=0@0", "many/seed=0@100"],
-        ["many/seed=1@0", "many/seed=1@100"],
-    ]
-
-
 def numbers_at(step: int) -> dict:
     return {
         "corpus": {
@@ -67,43 +49,6 @@ def numbers_at(step: int) -> dict:
             "ragged": [[1.0], [1.0, 2.0]],
         }
     }
-
-
-def test_numbers_of_a_part_as_series():
-    subjects = [checkpoint("run", step) for step in (0, 1, 10)]
-    result = Result(
-        {"models": {subject.label: numbers_at(subject.step) for subject in subjects}, "tolerance": 0.1},
-        {
-            f"{subject.label}/corpus/{name}": np.full(shape, subject.step)
-            for subject in subjects
-            for name, shape in (("heads", (LAYERS, HEADS)), ("maps", (LAYERS, HEADS, 4, 4)))
-        },
-    )
-    found = series.series_of(result, series.seeds_of(subjects))
-    assert {"/".join(name): values["run"].shape for name, values in found.items()} == {
-        "corpus/share": (1, 3),
-        "corpus/by layer": (1, 3, LAYERS),
-        "corpus/with embeddings": (1, 3, LAYERS + 1),
-        "corpus/matrix": (1, 3, LAYERS, HEADS),
-        "corpus/heads": (1, 3, LAYERS, HEADS),
-    }
-    np.testing.assert_array_equal(found["corpus", "share"]["run"], [[0.0, 0.1, 1.0]])
-    np.testing.assert_array_equal(found["corpus", "with embeddings"]["run"][0, :, 2], [0, 1, 10])
-    assert np.isnan(found["corpus", "with embeddings"]["run"][0, :, 1]).all()
-
-
-def test_a_curve_is_the_mean_of_the_seeds_with_the_t_interval():
-    values = np.random.default_rng(0).normal(size=(6, 4, 2))
-    values[2, 1] = np.nan
-    curve = series.curve_of(values)
-    np.testing.assert_allclose(curve.mean, values.mean(axis=0), atol=1e-12)
-    assert np.isnan(curve.low[1]).all() and np.isnan(curve.high[1]).all()
-    steps = [0, 2, 3]
-    half = 2.570582 * values.std(axis=0, ddof=1)[steps] / 6**0.5  # the 97.5% quantile with five degrees of freedom
-    np.testing.assert_allclose(curve.mean[steps] - curve.low[steps], half, rtol=1e-6)
-    np.testing.assert_allclose(curve.high[steps] - curve.mean[steps], half, rtol=1e-6)
-    alone = series.curve_of(values[:1])
-    np.testing.assert_array_equal(alone.low, alone.high)
 
 
 @pytest.fixture(scope="module")
@@ -159,23 +104,6 @@ def test_the_loss_is_that_of_single_examples(result, checkpoints, words):
     np.testing.assert_allclose(loss["mean"][1], total / weight, atol=1e-5)
     assert loss["low"] == loss["mean"] == loss["high"], "the second seed is a copy of the first"
     assert loss["mean"][2] < loss["mean"][0]
-
-
-def test_the_numbers_of_other_parts_are_drawn(result):
-    assert set(result.numbers["parts"]) == {"toy", "silent"} and not result.numbers["parts"]["silent"]
-    assert result.numbers["parts"]["toy"]["texts/share"] == {
-        "small (2 seeds)": dict.fromkeys(("mean", "low", "high"), [4.0, 8.0, 10.0])
-    }
-    assert result.arrays["toy/texts/by layer/small (2 seeds)"].shape == (2, 3, 2)
-    names = [figure.name for figure in result.figures]
-    assert names == ["loss-texts", "toy-texts", "toy-texts-by-layer-small-2-seeds",
-                     "toy-texts-with-embeddings-small-2-seeds"]  # fmt: skip
-    for figure in result.figures:
-        assert "<svg" in drawing.svg_of(figure.draw()) and "step" in figure.caption
-    assert "share changes most, from 4.000 to 10.000" in result.figures[1].caption
-    assert (
-        "small (2 seeds): 3 checkpoints, from step 40 to 100. Other parts with numbers that change: toy." in result.text
-    )
 
 
 class Steps(Part):

@@ -10,7 +10,6 @@ from bertjax.analysis.probing.structural_probe import (
     Sentence,
     fit,
     score,
-    score_chain,
     tree_distances,
     work,
 )
@@ -101,11 +100,3 @@ def kruskal(distances: np.ndarray) -> set[tuple[int, int]]:
             edges.add((i, j))
             group = [group[i] if number == group[j] else number for number in group]
     return edges
-
-
-def test_the_chain_is_right_about_neighbors():
-    chain, star = (
-        Sentence(0, tree_distances(heads), np.ones(6, bool)) for heads in ([0, 1, 2, 3, 4, 5], [0] + [1] * 5)
-    )
-    assert score_chain([chain]).uuas == [1] and score_chain([chain]).spearman == pytest.approx([1])
-    assert score_chain([star]).uuas == pytest.approx([0.2])

@@ -1,15 +1,13 @@
 """Tasks of probes, senses and contextuality."""
 
-import re
-
 import numpy as np
 import pytest
 
 from bertjax.analysis.probing import senses
-from bertjax.analysis.probing.contextuality import Sample, measure, sample
+from bertjax.analysis.probing.contextuality import Sample, measure
 from bertjax.analysis.probing.tasks import labeled_task, sentences_of, units_of
 from bertjax.data import tokenizer
-from bertjax.data.examples import Vocabulary, add_special_tokens
+from bertjax.data.examples import Vocabulary
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer, _without_prefix_space
@@ -81,44 +79,9 @@ def test_a_file_whose_heads_are_no_tree_is_probed_for_labels_only(tmp_path, head
     assert not task.has_trees and "c.conllu:1 starts a sentence whose heads are no tree" in task.without_trees
 
 
-def test_labels_that_only_the_second_file_has_are_left_out(path, tmp_path):
-    other = tmp_path / "other.conllu"
-    other.write_text(conllu([[("Oh", "INTJ", 0)], [("king", "NOUN", 0)]]))
-    task = labeled_task("a", Tagged(heldout=path), examples=0, seed=0, heldout=str(other))
-    assert [record["words"] for record in task.heldout] == [["king"]]
-    with pytest.raises(UserError, match="1 classes to probe"):
-        labeled_task("a", Tagged(heldout=str(other)), examples=1, seed=0)
-
-
 def write(path, rows) -> str:
     path.write_text("\n".join("\t".join(row) for row in [senses.COLUMNS, *rows]) + "\n", encoding="utf-8")
     return str(path)
-
-
-def test_pseudo_words_are_told_apart_by_vectors_of_the_original_words(tmp_path, tokens, sentences):
-    """`it` and `the` become one word; its vector is that of the original word in layer 1, noise in layer 0."""
-    rows = []
-    for sentence in sentences:
-        found = {word.lower() for word in re.findall(r"\b(it|the)\b", sentence, re.IGNORECASE)}
-        if len(found) == 1:
-            [sense] = found
-            pseudo = re.sub(rf"\b{sense}\b", "itthe", sentence, flags=re.IGNORECASE)
-            rows.append(("itthe", sense, pseudo.replace('"', "")))
-    records = senses.read(write(tmp_path / "pseudo.tsv", rows[:60]))
-    assert {record["sense"] for record in records} == {"it", "the"}
-    ragged, places = senses.encode(records, tokens, longest=32)
-    first = tokens.encode(["itthe"])[0][0]
-    assert set(ragged.tokens[places]) == {first}
-    assert ragged.lengths.max() <= 32
-
-    random = np.random.default_rng(0)
-    states = random.normal(size=(len(records), 2, 16))
-    states[:, 1] += [5 * np.eye(16)[int(record["sense"] == "it")] for record in records]
-    accuracy, baseline = senses.score(states, records)
-    assert accuracy[1] == 1
-    shares = np.mean([record["sense"] == "it" for record in records])
-    assert baseline == pytest.approx(max(shares, 1 - shares))
-    assert accuracy[0] == pytest.approx(shares**2 + (1 - shares) ** 2, abs=0.2)
 
 
 def test_the_nearest_other_occurrence_of_the_same_word_decides():
@@ -201,27 +164,3 @@ def test_measures_are_their_definitions():
     intra = [np.mean([cosine(word, part.mean(axis=0)) for word in part]) for part in of_sentence]
     assert measured.intra_sentence_similarity == pytest.approx(np.mean(intra))
     assert measured.adjusted["self_similarity"] == pytest.approx(measured.self_similarity - measured.anisotropy)
-
-
-def test_static_vectors_have_self_similarity_one_and_no_variance():
-    static = np.random.default_rng(0).normal(size=(4, 50))[np.arange(40) % 4]
-    measured = measure(static, constructed(static, np.arange(40) % 4, np.arange(40) // 4, np.arange(40) < 4))
-    assert measured.self_similarity == pytest.approx(1)
-    assert np.isnan(measured.explained_variance)
-    assert measured.adjusted["self_similarity"] == pytest.approx(1 - measured.anisotropy)
-
-
-def test_sample_takes_whole_words_from_different_sentences():
-    """Token 5 is alone, 6 always continued by 20; 7 is in four sentences only; 8 twice in each sentence."""
-    texts = [[5, 6, 20, 8, 8, *([7] if number < 4 else [])] for number in range(9)]
-    ragged = add_special_tokens(texts, None, VOCABULARY, {})
-    words = sample(ragged, VOCABULARY, seed=0)
-    tokens, examples = ragged.tokens[words.tokens], ragged.token_examples[words.tokens]
-    assert set(tokens[words.types >= 0]) == {5, 8}
-    for number in range(2):
-        assert sorted(examples[words.types == number]) == list(range(9))
-    assert not {1, 2, 20} & set(tokens)  # [CLS], [SEP] and continuations
-    assert sorted(examples[words.is_random]) == list(range(9))
-    for number in range(9):  # all words of a sentence
-        [example] = set(examples[words.sentences == number])
-        assert np.sum(words.sentences == number) == len(texts[example]) - 1

@@ -26,11 +26,6 @@ def split_of(documents: list[list[int]]) -> SimpleNamespace:
     return SimpleNamespace(tokens=tokens, sentences=sentences, documents=offsets, range=None)
 
 
-def restricted(split: SimpleNamespace, start: int, stop: int) -> SimpleNamespace:
-    """Documents start..stop-1 of a split, like the documents of one of several sources."""
-    return SimpleNamespace(**vars(split) | {"documents": split.documents[start : stop + 1], "range": (start, stop)})
-
-
 def large() -> SimpleNamespace:
     rng = np.random.default_rng(0)
     return split_of([rng.geometric(1 / 20, rng.integers(1, 200)).tolist() for _ in range(300)])

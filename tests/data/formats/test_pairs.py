@@ -1,7 +1,7 @@
 """Examples of pairs: labels and their shares, coverage of the corpus, and partners of random pairs."""
 
 import hashlib
-import pickle
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,9 +9,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from bertjax.data import random
-from bertjax.data.examples import Vocabulary
-from bertjax.data.formats import partners
 from bertjax.data.formats.pairs import DISTANT, NEXT, PREVIOUS, RANDOM, PairExamples, PairFormat
 from bertjax.data.formats.segments import SegmentPairs
 from bertjax.data.formats.sentence_pairs import SentenceDistance, SentenceOrder, SentencePairs, SentenceStructure
@@ -90,17 +87,6 @@ def test_the_size_of_blocks_changes_nothing(examples_class, documents, seq_len, 
     splits.assert_same(made(examples_class(), split, seq_len, seed, at_once), expected)
 
 
-@every_format
-def test_a_restricted_split_uses_only_its_documents(examples_class, large):
-    split = splits.restricted(large, 100, 150)
-    begin, end = split.sentences[split.documents[[0, -1]]]
-    block, other = (made(examples_class(), split, 64, seed) for seed in (0, 1))
-    assert len(other.ranges) != len(block.ranges) or (other.ranges != block.ranges).any(), "another seed"
-    assert (block.ranges[:, :4] >= begin).all() and (block.ranges[:, :4] <= end).all()
-    length = (block.ranges[:, :4] @ [-1, 1, -1, 1]).sum()
-    assert length == end - begin - block.lost_tokens + block.repeated_tokens
-
-
 @pytest.mark.parametrize(
     ("examples", "shares"),
     [
@@ -120,33 +106,6 @@ def test_labels_have_their_shares(examples, shares):
     assert (np.abs(counts - len(labels) * np.array(shares)) < 4 * deviation).all()
 
 
-def test_sentence_pairs_are_single_sentences(large):
-    ranges = made(SentencePairs(), large, 10_000).ranges
-    for start, stop in (ranges[:, :2].T, ranges[:, 2:4].T):
-        first = np.searchsorted(large.sentences, start)
-        np.testing.assert_array_equal(large.sentences[first], start)
-        np.testing.assert_array_equal(large.sentences[first + 1], stop)
-    follows = ranges[:, 4] == 0
-    np.testing.assert_array_equal(ranges[follows, 1], ranges[follows, 2])
-
-
-def test_documents_of_one_sentence_and_sentences_as_long_as_a_row():
-    split = split_of([[7], [8], [5, 6], [9]])
-    order = made(SentenceOrder(), split, 64)
-    assert np.sort(order.ranges[:, :4]).tolist() == [[15, 20, 20, 26]]
-    assert order.lost_tokens == 7 + 8 + 9
-    for examples_class in (SegmentPairs, SentenceStructure):
-        pairs = made(examples_class(), split, 64)
-        single = np.isin(pairs.ranges[:, 0], [0, 7, 26])
-        assert single.sum() == 3 and pairs.lost_tokens == 0
-        assert (np.array(examples_class.relations)[pairs.ranges[single, 4]] == RANDOM).all()
-    split = split_of([[100] * 1000] * 2)
-    order = made(SentenceOrder(), split, 64).ranges
-    assert len(order) == 1000 and set(order[:, 4]) == {0, 1}
-    structure = made(SentenceStructure(), split, 64).ranges
-    assert np.bincount(structure[:, 4]) / len(structure) == pytest.approx([1 / 3] * 3, abs=0.05)
-
-
 @pytest.fixture(scope="module", params=FORMATS)
 def examples(request, store, tmp_path_factory) -> PairExamples:
     path = tmp_path_factory.mktemp("plan") / "ranges.npy"
@@ -154,103 +113,8 @@ def examples(request, store, tmp_path_factory) -> PairExamples:
     return request.param().open(store, "train", path)
 
 
-def test_taken_examples_are_cls_a_sep_b_sep(store, examples):
-    tokens, vocabulary = store.split("train").tokens, Vocabulary.of(store.tokenizer)
-    indices = np.random.default_rng(0).integers(0, len(examples), 50)
-    ragged = examples.take(indices)
-    ranges = np.load(examples.ranges)[indices]
-    assert ragged.tokens.dtype == ragged.segments.dtype == np.int32 and ragged.offsets.dtype == np.int64
-    (label,) = ragged.labels.values()
-    for m, (a_start, a_stop, b_start, b_stop, expected) in enumerate(ranges):
-        a, b = tokens[a_start:a_stop].tolist(), tokens[b_start:b_stop].tolist()
-        taken = slice(ragged.offsets[m], ragged.offsets[m + 1])
-        cls, sep = vocabulary.cls_id, vocabulary.sep_id
-        assert ragged.tokens[taken].tolist() == [cls, *a, sep, *b, sep]
-        assert ragged.segments[taken].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + 1)
-        assert label[m] == expected
-    np.testing.assert_array_equal(ragged.special, np.isin(ragged.tokens, vocabulary.special_ids))
-    np.testing.assert_array_equal(ragged.ids, indices)
-    np.testing.assert_array_equal(ragged.lengths, examples.lengths()[indices])
-    ragged = examples.take(np.arange(len(examples)))
-    np.testing.assert_array_equal(examples.label_counts(), np.bincount(ragged.labels[examples.label]))
-
-
-def test_pickles_by_path_even_after_use(examples):
-    assert examples.take(np.array([], np.int64)).offsets.tolist() == [0]
-    examples.take(np.arange(5))
-    copied = pickle.loads(pickled := pickle.dumps(examples))
-    assert len(pickled) < 20_000
-    np.testing.assert_array_equal(copied.take(np.arange(5)).tokens, examples.take(np.arange(5)).tokens)
-
-
-def test_coins_are_those_of_one_after_the_other(monkeypatch):
-    monkeypatch.setattr(partners, "WORDS_AT_ONCE", 7)
-    tosses = np.array([0, 1, 31, 32, 33, 0, 1000, 64])
-    keys = np.arange(len(tosses)) * 3
-    heads = partners._heads(5, "pairs/trim_a", keys, tosses)
-    for pair, count in enumerate(tosses):
-        words = random.bits(5, "pairs/trim_a", 0, keys[pair], np.arange(-(-count // 32)))
-        coins = [int(word) >> place & 1 for word in words for place in range(32)][:count]
-        assert heads[pair] == sum(coins)
-
-
-@pytest.mark.parametrize("examples", [SegmentPairs(), SentenceOrder(), SentencePairs()], ids=lambda e: e.kind)
-def test_one_long_line_costs_as_much_as_its_tokens(monkeypatch, examples):
-    """A log or a table of 1 MB is a line without a full stop; the other pairs must not pay for it."""
-    drawn = []
-
-    def bits(*arguments):
-        words = random.bits(*arguments)
-        drawn.append(words.size)
-        return words
-
-    monkeypatch.setattr(partners, "bits", bits)
-    sizes = [[20] * 12 for _ in range(300)]
-    made(examples, split_of(sizes), 128)
-    without = sum(drawn)
-    drawn.clear()
-    made(examples, split_of([*sizes[:150], [20, 200_000, 20], *sizes[150:]]), 128)
-    assert sum(drawn) <= without + 10 * 200_000 / 32
-
-
-A_START, A_STOP, B_START, B_STOP, IS_RANDOM = range(5)
-
-
 def segment_ranges(*args) -> np.ndarray:
     return splits.made(*args).ranges
-
-
-def test_trimming_at_random_ends_leaves_b_in_the_text_after_a(large):
-    """Without trimming A and B are adjacent; a trim of r tokens separates them by at most r."""
-    ranges = segment_ranges(SegmentPairs(trim="random_end"), large, 128, 0)
-    follows = ranges[ranges[:, IS_RANDOM] == 0]
-    gap = follows[:, B_START] - follows[:, A_STOP]
-    assert (gap >= 0).all() and (gap > 0).any()
-    untrimmed = follows[:, B_STOP] - follows[:, A_START] < 125
-    assert (gap[untrimmed] == 0).all()
-
-
-def test_both_trims_keep_the_same_lengths_and_coins_are_fair(large):
-    outer, ends = (segment_ranges(SegmentPairs(trim=trim), large, 128, 0) for trim in ("outer_ends", "random_end"))
-    for start, stop in ((A_START, A_STOP), (B_START, B_STOP)):
-        np.testing.assert_array_equal(outer[:, stop] - outer[:, start], ends[:, stop] - ends[:, start])
-    cut = np.random.default_rng(0).integers(100, 200, 2_000)
-    split = split_of([[100, length] for length in cut])
-    trimmed = segment_ranges(SegmentPairs(short_seq_prob=0, random_next=0), split, 128, 0)
-    assert len(trimmed) == 2_000
-    b_front = trimmed[:, B_START] - split.sentences[1::2]
-    share = b_front.sum() / (cut - (trimmed[:, B_STOP] - trimmed[:, B_START])).sum()
-    assert share == pytest.approx(0.5, abs=0.01)
-    assert b_front.std() > 3  # coins of their own, not one for the whole trim nor an even split
-
-
-def test_the_partner_is_any_other_document():
-    ranges = segment_ranges(SegmentPairs(random_next=1.0), split_of([[30] * 600] * 4), 64, 3)
-    length = 30 * 600
-    pairs = np.zeros((4, 4))
-    np.add.at(pairs, (ranges[:, A_START] // length, ranges[:, B_START] // length), 1)
-    np.testing.assert_array_equal(pairs.diagonal(), 0)
-    assert (pairs[~np.eye(4, dtype=bool)] > pairs.sum() / 12 * 0.7).all()
 
 
 def test_golden_plan():
@@ -275,3 +139,51 @@ def test_golden_ranges(large, choices, seq_len, seed, digest):
     """A run that resumes after an update must see the same pairs."""
     ranges = segment_ranges(SegmentPairs(**choices), large, seq_len, seed)
     assert hashlib.sha256(ranges.tobytes()).hexdigest()[:16] == digest
+
+
+LABEL_LEAKS_FORMATS = [
+    SegmentPairs(),
+    SegmentPairs(trim="outer_ends"),
+    SegmentPairs(fewest=2),
+    SentencePairs(),
+    SentencePairs(trim="outer_ends"),
+    SentenceOrder(),
+    SentenceStructure(),
+    SentenceDistance(),
+    SentenceDistance(trim="outer_ends"),
+]
+
+
+@pytest.fixture(scope="module")
+def book():
+    """Long documents whose sentences say nothing about each other: what a table learns, the format put there."""
+    rng = np.random.default_rng(0)
+    return split_of([(1 + rng.geometric(1 / 33, rng.geometric(1 / 100))).tolist() for _ in range(700)])
+
+
+def shapes(split, ranges: np.ndarray) -> np.ndarray:
+    """The shape of each pair as one number: both lengths, and which of the four ends are on a sentence border."""
+    a_start, a_stop, b_start, b_stop, _ = ranges.T
+    on_border = [np.isin(end, split.sentences) for end in (a_start, a_stop, b_start, b_stop)]
+    columns = np.stack([a_stop - a_start, b_stop - b_start, *on_border], axis=1)
+    return np.unique(columns, axis=0, return_inverse=True)[1].ravel()
+
+
+def advantage(shape: np.ndarray, label: np.ndarray) -> float:
+    """Return by how many standard errors a table over the shapes beats the most frequent label, on pairs that it has
+    not seen. A cell of the table starts as ten pairs with the shares of all labels."""
+    seen = np.random.default_rng(0).random(len(label)) < 0.5
+    counts = np.bincount(label[seen])
+    table = np.tile(10 * counts / counts.sum(), (shape.max() + 1, 1))
+    np.add.at(table, (shape[seen], label[seen]), 1)
+    right = table.argmax(axis=1)[shape[~seen]] == label[~seen]
+    gain = right.astype(float) - (label[~seen] == counts.argmax())
+    return gain.mean() / (gain.std() / np.sqrt(len(gain)) + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "examples, seq_len", [*zip(LABEL_LEAKS_FORMATS * 2, itertools.cycle([16, 512, 128, 32]))], ids=str
+)
+def test_a_table_over_shapes_does_not_beat_the_prior(examples: PairFormat, seq_len, book):
+    ranges = made(examples, book, seq_len).ranges
+    assert advantage(shapes(book, ranges), ranges[:, 4]) < 4

@@ -1,36 +1,17 @@
 """The report of a store, and the rule of Gowda & May on counts with a known result."""
 
-import collections
-import itertools
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bertjax.data import tokenizer
 from bertjax.data.config import DataConfig, TokenizerConfig
 from bertjax.data.filters.length import Length
-from bertjax.data.inspect import characters, vocabulary
-from bertjax.data.inspect import report as report_module
 from bertjax.data.inspect.characters import characters_of
 from bertjax.data.inspect.damage import _found
 from bertjax.data.inspect.report import report
-from bertjax.data.inspect.vocabulary import suggested_types
 from bertjax.data.preparation.prepare import prepare
-from bertjax.data.sources import documents
-from bertjax.data.store import SPLITS, Split, SplitWriter, TokenStore, write_manifest
+from bertjax.data.store import SPLITS, SplitWriter, TokenStore, write_manifest
 from tests.data import scripts
-
-
-def test_suggested_vocabularies():
-    """Frequent pieces bound one that breaks the rule, and Zipf's law extends one that keeps it."""
-    assert suggested_types(np.array([1000] * 190 + [99] * 810)) == 200
-    assert suggested_types(np.full(300, 1000)) == 300
-    for types in (500, 2000):
-        zipf = (1_000_000 / np.arange(1, types + 1)).astype(np.int64)
-        assert suggested_types(zipf) == pytest.approx(10_000 / 0.95, rel=0.02)
 
 
 def counts(**changes):
@@ -128,62 +109,6 @@ def test_a_filter_that_drops_many_documents_is_a_warning(prepared):
     assert "warning:" not in prepared(documents[:64], {"short": Length(fewest_words=5)}, **settings)
     # Filters see the whole corpus, whatever share of it is used.
     assert "warning:" not in prepared(documents[:64], {"short": Length(fewest_words=5)}, share=0.3, **settings)
-
-
-@pytest.mark.parametrize("kind", ["byte_bpe", "unigram"])
-def test_pieces_of_markdown_are_not_those_of_wordpiece(kind, sentences_of_english):
-    text = sentences_of_english[:300] + ["### Title ####", "## Title", "x####y"] * 50
-    tokens = tokenizer.train(text, TokenizerConfig(kind=kind, vocab_size=700))
-    assert any(tokens.piece(i).startswith("###") for i in range(700))
-    plain = tokenizer.train(sentences_of_english[:300], TokenizerConfig(kind=kind, vocab_size=700))
-    ratios = []
-    for each, sentences in ((tokens, text), (plain, sentences_of_english[:300])):
-        counts_V = np.bincount(each.encode_flat(sentences)[0], minlength=700)
-        half, whole = vocabulary.rows(SimpleNamespace(tokenizer=each), counts_V)[-2:]
-        ratios.append(half.tokens / whole.tokens)
-    assert ratios[0] == pytest.approx(ratios[1], rel=0.1)
-
-
-@pytest.mark.parametrize("kind", ["byte_bpe", "wordpiece", "unigram"])
-def test_smaller_vocabularies_cost_what_they_cost(kind, sentences_of_english):
-    """The estimate of half the pieces is close to a tokenizer that is trained with half of them."""
-    size = 800
-    large, small = (
-        tokenizer.train(sentences_of_english, TokenizerConfig(kind=kind, vocab_size=pieces))
-        for pieces in (size, size // 2)
-    )
-    counts_V = np.bincount(large.encode_flat(sentences_of_english)[0], minlength=size)
-    half, whole = vocabulary.rows(SimpleNamespace(tokenizer=large), counts_V)[-2:]
-    assert (half.size, whole.size, whole.tokens) == (size // 2, size, counts_V.sum())
-    tokens = len(small.encode_flat(sentences_of_english)[0])
-    assert half.tokens == pytest.approx(tokens, rel=0.08)
-
-
-@pytest.fixture(scope="module")
-def sentences_of_english():
-    texts = [document.text for document in itertools.islice(documents("embedded:en", "text"), 6)]
-    return [line for text in texts for line in text.splitlines() if line]
-
-
-def test_histogram_counts_every_length_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(report_module, "COUNTED_AT_ONCE", 3)
-    sentences = np.array([1, 1, 2, 3, 4, 100, 1000])
-    writer = SplitWriter(tmp_path, "train")
-    writer.append(np.zeros(sentences.sum(), np.uint16), sentences, np.array([2, 4, 1]))
-    writer.close()
-    split = Split(tmp_path, "train", "<u2")
-    for what, expected in (("sentence", sentences), ("document", [2, 109, 1000])):
-        edges, numbers = report_module.histogram(split, what)
-        assert numbers.sum() == len(expected) and numbers[0] and numbers[-1]
-        np.testing.assert_array_equal(numbers, np.histogram(expected, edges)[0])
-
-
-@given(sentences=st.lists(st.text(st.sampled_from("ab \u00e9\uac00\U0001f600")), max_size=12), block=st.integers(1, 4))
-def test_characters_are_counted_in_the_order_in_which_they_are_seen(sentences, block):
-    expected = collections.Counter("".join(sentences))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(characters, "_BLOCK", block)
-        assert characters._counts(sentences).most_common() == expected.most_common()
 
 
 FRENCH = "Les élèves étaient déjà très fatigués après l'été; où êtes-vous allés, à Noël? « Là-bas », répondit-il. " * 5

@@ -7,10 +7,9 @@ import pytest
 
 from bertjax.config.config import Config, Task
 from bertjax.data.formats.segments import SegmentPairs
-from bertjax.data.inspect.show import draw_packing, originals_of, show
+from bertjax.data.inspect.show import draw_packing, show
 from bertjax.data.pipeline import Feed
 from bertjax.training.feeds import Feeds
-from tests import batches
 
 ROWS = 20
 
@@ -52,11 +51,3 @@ def test_with_the_labels_filled_in_there_are_no_other_spaces(store, feed):
 def test_the_picture_is_drawn(feed, tmp_path):
     draw_packing(feed, tmp_path / "packing.png")
     assert (tmp_path / "packing.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_positions_without_labels_are_not_predicted():
-    """SpanBERT reads the boundaries of its spans."""
-    batch = batches.make()
-    expected = originals_of(batch)
-    batch["sbo_left_positions_BK"] = np.zeros_like(batch["mlm_positions_BK"])
-    np.testing.assert_array_equal(originals_of(batch), expected)

@@ -337,14 +337,6 @@ def test_no_answer_overwrites_a_column(start, name, column, setting):
 
 
 @pytest.mark.parametrize(
-    "name, rows", [("csv", "label,text\nyes,{}\nno,cab\n"), ("tsv", "label\ttext\nyes\t{}\nno\tcab\n")]
-)
-@pytest.mark.parametrize("text", ["a" * LONG, "abc \r cab", "abc\x00cab", "abc \v\f\x1c\u2028 cab"])
-def test_unusual_texts_are_read(start, name, rows, text):
-    assert start(name, rows.format(text), rows.format(text))[0] == 0
-
-
-@pytest.mark.parametrize(
     "path, complaint",
     [
         ("cut.tsv.gz", "is cut short, damaged or not in the gz format"),

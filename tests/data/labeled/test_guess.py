@@ -1,16 +1,24 @@
 """Columns of a file as a spreadsheet writes it: delimiter, text and label are found and printed, or refused."""
 
+import gzip
 import json
 import random
+import shutil
+from collections import Counter
 
 import pytest
 
+from bertjax.data import tokenizer
+from bertjax.data.labeled import tables
+from bertjax.data.labeled.source import LabeledSource
+from bertjax.data.labeled.split import divide, folds, limited
 from bertjax.data.labeled.texts import LabeledText
+from bertjax.data.plan import Spec
 from bertjax.runtime.errors import UserError
+from tests import labeled_files
 
 WORDS = "Lieferung kam leider zu spät und war beschädigt aber der Service antwortete sofort freundlich".split()
 KOREAN = "배송이 너무 늦게 도착해서 실망했지만 상담원은 아주 친절하게 답변해 주었습니다".split()
-CHINESE = "包裹到得太晚而且已经损坏但是客服马上很友好地回答了我的问题"
 
 
 def messages(count: int = 60, words: list[str] | str = WORDS, glue: str = " ") -> list[tuple[str, str]]:
@@ -30,37 +38,6 @@ def located(tmp_path, name: str, content: str | bytes, **settings) -> LabeledTex
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return LabeledText(train=str(path), **{"text": "auto", "label": "auto"} | settings).located()
-
-
-@pytest.mark.parametrize("name, mark", [*zip(["messages.csv", "messages.tsv"] * 2, [";", ",", "\t", "|"])])
-def test_delimiter_and_columns_are_found_and_printed(tmp_path, capsys, mark, name):
-    examples = located(tmp_path, name, table(mark))
-    assert (examples.text, examples.label) == ("Nachricht", "Kategorie")
-    records = examples.read(examples.train)
-    assert len(records) == 60 and set(records[0]) == {"Nachricht", "Kategorie", "_where"}
-    output = capsys.readouterr().err
-    assert "the column of the text is 'Nachricht', that of the label 'Kategorie'" in output
-    is_usual = mark == {"messages.csv": ",", "messages.tsv": "\t"}[name]
-    assert (f"its fields are separated by {mark!r}, and are read so" in output) == (not is_usual)
-
-
-def test_a_german_spreadsheet(tmp_path, capsys):
-    """A byte order mark, Windows line ends, rows of delimiters alone, a comma in every text, spaces beside labels."""
-    lines = ["Nr;Nachricht;Kategorie;", *(f"{n};Nun, {text};{label} ;" for n, (text, label) in enumerate(messages()))]
-    lines[30:30] = [";;;", "", " ; ;;"]
-    examples = located(tmp_path, "messages.csv", ("\ufeff" + "\r\n".join(lines) + "\r\n;;;\r\n").encode())
-    records = examples.read(examples.train)
-    assert len(records) == 60 and set(examples.class_counts(records)) == {"praise", "complaint"}
-    output = capsys.readouterr().err
-    assert "separated by ';'" in output and "empty rows skipped: 3" in output
-
-
-@pytest.mark.parametrize("rows", [messages(words=KOREAN), messages(words=CHINESE, glue="")])
-def test_other_scripts_and_other_columns(tmp_path, rows):
-    header = "date;address;text_ko;class_ko;stars_given\n"
-    lines = [f"2024-01-{n % 28:02} 10:00;user{n}@example.com;{t};{c};{n / 7}\n" for n, (t, c) in enumerate(rows)]
-    examples = located(tmp_path, "reviews.csv", header + "".join(lines))
-    assert (examples.text, examples.label) == ("text_ko", "class_ko")
 
 
 def test_a_file_without_a_header_keeps_its_first_line(tmp_path, capsys):
@@ -113,3 +90,131 @@ def test_a_column_that_is_called_like_one_of_its_classes(tmp_path, capsys, names
     )
     notes = capsys.readouterr().err
     assert "its first line is an example" not in notes and "if it is an example, set examples.text=0" in notes
+
+
+def write(tmp_path, name: str, text: str) -> str:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "name, content, printed",
+    [
+        ("a.csv", 'text;label\n"one, two; three";x\nfour;y\n', "its fields are separated by ';', and are read so"),
+        ("a.csv", 'sep=;\ntext;label\n"one, two; three";x\nfour;y\n', ""),
+        ("a.csv", 'text , label\n"one, two; three",x\nfour,y\n', ""),
+        ("a.csv", "text\tlabel\none, two; three\tx\nfour\ty\n", "separated by '\\t'"),
+        ("a.tsv", 'text,label\n"one, two; three",x\nfour,y\n', "separated by ','"),
+        ("a.tsv", '"id"\t"text"\t"label"\n1\t"one, two; three"\t"x"\n2\t"four"\t"y"\n', ""),
+        ("a.json", '{"text": "one, two; three", "label": "x"}\n{"text": "four", "label": "y"}\n', ""),
+        ("a.jsonl", '[{"text": "one, two; three", "label": "x"},\n {"text": "four", "label": "y"}]\n', ""),
+        ("a.csv", '{"text": "one, two; three", "label": "x"}\n{"text": "four", "label": "y"}\n', ""),
+        ("0.csv", '"one, two; three";x\nfour;y\n', "its fields are separated by ';', and are read so"),
+        ("0.csv", 'sep=;\n"one, two; three";x\nfour;y\n', ""),
+        ("0.csv", '"one, two; three",x\nfour,y\n', ""),
+        ("0.csv", '"one, two; three"\tx\nfour\ty\n', "separated by '\\t'"),
+    ],
+)
+def test_what_a_file_holds_counts_more_than_its_name(tmp_path, capsys, name, content, printed):
+    """A spreadsheet in a country with decimal commas writes ;, R quotes everything, pandas calls JSON lines .json.
+
+    The files 0.csv have no header.
+    """
+    columns = ["0", "1"] if name == "0.csv" else ["text", "label"]
+    records = tables.read(write(tmp_path, name, content), columns)
+    assert [[record[column] for column in columns] for record in records] == [["one, two; three", "x"], ["four", "y"]]
+    line = capsys.readouterr().err
+    assert printed in line and bool(line) == bool(printed)
+
+
+T = 32
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return labeled_files.write(tmp_path_factory.mktemp("labeled"))
+
+
+def source(files, store, **choices) -> LabeledSource:
+    train, heldout = map(str, files)
+    return LabeledSource(LabeledText(train=train, heldout=heldout, **choices), store.tokenizer)
+
+
+def test_the_fingerprint_depends_on_the_content_only(files, store, tmp_path):
+    elsewhere = [tmp_path / path.name for path in files]
+    for path, copy in zip(files, elsewhere):
+        shutil.copy(path, copy)
+    spec = Spec("train", LabeledText(), T, seed=0)
+    one, moved = source(files, store), source(elsewhere, store)
+    assert one.fingerprint == moved.fingerprint
+    assert one.plan(spec, one.classes).fingerprint == moved.plan(spec, one.classes).fingerprint
+    elsewhere[1].write_text(elsewhere[1].read_text().replace("good", "bad", 1))
+    assert source(elsewhere, store).fingerprint != one.fingerprint
+    assert source(files, store, limit=50).fingerprint != one.fingerprint
+
+
+def test_a_plan_keeps_the_fingerprint_of_older_runs(files, tmp_path):
+    """So that runs that were started before a change of the code still resume."""
+    words = tokenizer.from_model(labeled_files.vocabulary(tmp_path / "vocab.txt"), lowercase=True)
+    train, heldout = map(str, files)
+    labeled = LabeledSource(LabeledText(train=train, heldout=heldout), words)
+    plan = labeled.plan(Spec("train", labeled.format, 16, seed=0, row_examples=3), labeled.classes)
+    assert plan.fingerprint.startswith("53429d89b2")
+
+
+SIZES = {"rare": 2, "some": 31, "most": 167}
+
+
+def records() -> list[dict]:
+    """200 records with three classes; every text of `most` occurs three times, in other cases and with more spaces."""
+    texts = [(f"text {name} {number}", name) for name in ("rare", "some") for number in range(SIZES[name])]
+    spellings = ("Text {} ", "text  {}", "TEXT {}")
+    texts += [(spellings[number % 3].format(number // 3), "most") for number in range(SIZES["most"])]
+    random.Random(0).shuffle(texts)
+    return [{"text": text, "label": label} for text, label in texts]
+
+
+def divided(share: float, seed: int = 0, rows: list[dict] | None = None):
+    return divide(rows or records(), LabeledText(text="text", heldout=share, limit_seed=seed), has_classes=True)
+
+
+@pytest.mark.parametrize("classes, size", [(100, 2), (3, 2), (40, 4)])
+def test_many_tiny_classes_leave_the_share_what_it_is(classes, size):
+    """Each class of two would give one record, which is half of the file."""
+    rows = [{"text": f"text {number}", "label": f"class {number % classes}"} for number in range(classes * size)]
+    train, heldout = divided(0.2, rows=rows)
+    assert 0.15 * len(rows) <= len(heldout) <= 0.25 * len(rows)
+    assert len({record["label"] for record in train}) == classes
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_folds_divide_classes_and_keep_equal_texts_together(count):
+    rows = records()
+    parts = folds(rows, LabeledText(text="text", folds=count), has_classes=True)
+    assert sorted(map(json.dumps, sum(parts, []))) == sorted(map(json.dumps, rows)), "nothing lost, nothing twice"
+    texts = [{" ".join(record["text"].casefold().split()) for record in part} for part in parts]
+    assert len(set.union(*texts)) == sum(map(len, texts)), "no text is in two folds"
+    for name in SIZES:
+        sizes = [sum(record["label"] == name for record in part) for part in parts]
+        assert max(sizes) - min(sizes) <= (3 if name == "most" else 1), "texts of `most` occur three times"
+    assert all([record for record in rows if record in part] == part for part in parts), "in the order of the file"
+
+
+# Sorted by class, as many files are: the first 100 records would have one class only.
+COUNTS = {"often": 600, "sometimes": 300, "seldom": 99, "once": 1}
+SORTED = [{"sentence": str(number), "label": name} for name, count in COUNTS.items() for number in range(count)]
+
+
+def take(limit: int, seed: int = 0) -> list[dict]:
+    return limited(SORTED, LabeledText(limit=limit, limit_seed=seed))
+
+
+@pytest.mark.parametrize("limit", [10, 100, 500])
+def test_classes_keep_their_shares_and_none_is_lost(limit):
+    taken = take(limit)
+    assert len(taken) == limit == len({id(record) for record in taken})
+    counts = Counter(record["label"] for record in taken)
+    assert counts.keys() == COUNTS.keys()
+    for name, count in COUNTS.items():
+        assert abs(counts[name] - limit * count / len(SORTED)) <= 2, name

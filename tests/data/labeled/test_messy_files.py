@@ -5,7 +5,6 @@ Every case is a start of a run up to its first compilation, as in `test_bad_file
 
 import json
 import re
-import unicodedata
 
 import pytest
 
@@ -15,8 +14,6 @@ from bertjax.training.resolve import open_feeds
 from bertjax.training.results import labeled_block
 from bertjax.training.results.report import labeled_lines
 from tests import labeled_files
-
-SNLI = ("entailment", "neutral", "contradiction")
 
 
 def lines(*records: dict) -> str:
@@ -61,34 +58,6 @@ def printed(feeds) -> list[str]:
     return labeled_lines(feeds.store, feeds.config.task.objective, feeds.store.repeated())
 
 
-@pytest.mark.parametrize(
-    "name, content, classes",
-    [
-        (".csv", "text,label\na,positive \nb, negative\nc,positive\nd,negative\u00a0\n", ("negative", "positive")),
-        (".tsv", "text\tlabel\na\tcaf\u00e9\nb\tcafe\u0301\nc\tbar\u200b\nd\tbar\n", ("bar", "caf\u00e9")),
-        (".csv", "text,label\na,1.0\nb,0\nc,1\nd,0.0\n", ("0", "1")),
-        (".csv", "text,label\na,007\nb,7\n", ("007", "7")),
-        (".jsonl", labeled(*range(12)), tuple(map(str, range(12)))),
-        (".csv", "text,label\n" + "".join(f"a,{n}\n" for n in (10, 9, 2, -1, 1)), ("-1", "1", "2", "9", "10")),
-        (".jsonl", labeled("v10", "v9"), ("v10", "v9")),
-        (".CSV", "text,label\na,x\nb,y\n", ("x", "y")),
-        (".txt", labeled("x", "y"), ("x", "y")),
-    ],
-)
-def test_classes(feeds, name, content, classes):
-    assert feeds(name, content).config.task.objective.classes == classes
-
-
-def test_names_that_look_alike_are_a_warning(feeds):
-    opened = feeds(".jsonl", labeled("Praise", "praise", "hard  ware", "hard ware", "ok"))
-    warnings = [line for line in printed(opened) if line.startswith("warning: the classes")]
-    assert len(opened.config.task.objective.classes) == 5 and len(warnings) == 2
-    assert "'Praise' and 'praise' differ only in case" in warnings[0]
-    decomposed = unicodedata.normalize("NFD", "\uae0d\uc815")
-    opened = feeds(".jsonl", labeled("\uae0d\uc815", decomposed, "\ubd80\uc815"))
-    assert opened.config.task.objective.classes == ("\uae0d\uc815", "\ubd80\uc815")
-
-
 def test_equal_texts_with_different_labels_and_classes_with_few_records(feeds):
     rows = [("Fast  Car", "good"), ("slow", "bad"), ("fast car", "bad"), ("slow", "bad"), ("FAST CAR", "good")]
     rows += [(f"abc {number}", "good") for number in range(5)]
@@ -111,44 +80,6 @@ def test_equal_texts_with_different_labels_and_classes_with_few_records(feeds):
         line for line in labeled_block.lines_of(opened, labeled_block.facts_of(opened), {}) if "warning" in line
     ]
     assert len(warnings) == 1 and "10 held-out records have texts that the training file has too" in warnings[0]
-
-
-@pytest.mark.parametrize("pair, specials", [("", 2), ("other", 3)])
-def test_lengths_are_those_before_texts_are_cut(feeds, pair, specials):
-    texts = [{"text": "abc " * words, "other": "cab " * words, "label": "ab"[words % 2]} for words in (5, 10, 200)]
-    opened = feeds(".jsonl", lines(*texts), pair=pair)
-    facts = labeled_block.facts_of(opened)
-    lengths, count = facts["toy"]["lengths"]["train"], 2 if pair else 1
-    assert (lengths["median"], lengths["longest"]) == (count * 10 + specials, count * 200 + specials)
-    assert lengths["notes"] == {"cut to 64 tokens": 1}
-    printed_lines = labeled_block.lines_of(opened, facts, {})
-    expected = f"the longest {count * 200 + specials} before they are cut; 1 of 3 cut to 64 tokens"
-    assert sum(expected in line for line in printed_lines) == 2
-
-
-@pytest.mark.parametrize(
-    "labels, heldout, classes, skipped",
-    [
-        ([*SNLI, "-", "", None], [*SNLI, " - "], tuple(sorted(SNLI)), ("3 of 6", "1 of 4")),
-        ([0, 1, 2, -1, -1], [0, -1], ("0", "1", "2"), ("2 of 5", "1 of 2")),
-        ([0, 1, 2], [-1, 2], ("0", "1", "2"), ("1 of 2",)),
-        ([-1, 1, 1], [1, -1], ("-1", "1"), ()),
-        ([-1, 1, 2], [1, -1], ("-1", "1", "2"), ()),
-        (["-1", "0", "1", "x"], ["-1"], ("-1", "0", "1", "x"), ()),
-        ([0, 1, -100, -1], [0, -100], ("0", "1"), ("2 of 4", "1 of 2")),
-        (["a", "b", "-100"], ["a", "-100"], ("a", "b"), ("1 of 3", "1 of 2")),
-        ([-100, 0, 100], [-100], ("-100", "0", "100"), ()),
-    ],
-)
-def test_records_without_a_label_are_skipped_with_a_count(feeds, capsys, labels, heldout, classes, skipped):
-    opened = feeds(".jsonl", labeled(*labels), labeled(*heldout))
-    assert opened.config.task.objective.classes == classes
-    output = capsys.readouterr().err.splitlines()
-    assert [line.split(": ")[1] for line in output] == [f"{count} records skipped" for count in skipped]
-    assert all("no label in 'label'" in line and "examples.skip_missing_labels=False keeps" in line for line in output)
-    every = labels + heldout
-    numbers = [opened.store.examples(split, 64, classes).ragged.labels["label"] for split in ("train", "heldout")]
-    assert sum(map(len, numbers)) == len(every) - sum(int(count.split()[0]) for count in skipped)
 
 
 def test_what_stands_for_no_label(feeds, capsys):
@@ -205,12 +136,6 @@ def test_tagged_files_are_known_by_their_content(feeds, name, content, classes, 
     assert opened.store.train[0]["words"] == first
 
 
-def test_a_field_of_tags_is_chosen(feeds):
-    both = [record | {"pos": ["X"] * len(record["tokens"])} for record in sentences("tokens", "ner")]
-    opened = feeds(".jsonl", lines(*both), objective="tagging", tag_field="ner")
-    assert list(opened.config.task.objective.classes) == TAGS
-
-
 @pytest.mark.parametrize(
     "tags, marks, line",
     [
@@ -232,18 +157,3 @@ FLAT = [
     {"id": str(i), "question": "bid", "context": "abc ada cab", "answers": {"text": ["ada"], "answer_start": [4]}}
     for i in range(3)
 ]
-
-
-@pytest.mark.parametrize(
-    "name, content",
-    [
-        (".jsonl", lines(*FLAT)),
-        (".json", json.dumps(FLAT)),
-        (".json", json.dumps({"version": "0.1.0", "data": FLAT}, indent=1)),
-        (".json", lines(*FLAT)),
-    ],
-)
-def test_flat_questions_are_read(feeds, name, content):
-    opened = feeds(name, content, objective="question_answering")
-    record = opened.store.train[2]
-    assert (record["id"], record["answers"]) == ("2", [{"text": "ada", "answer_start": 4}])

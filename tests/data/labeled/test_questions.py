@@ -8,9 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertjax.config.config import Task
 from bertjax.data.labeled.base import WHERE
+from bertjax.data.labeled.choices import Choices, Race
+from bertjax.data.labeled.label_sets import LabelSets
 from bertjax.data.labeled.questions import ANSWER, NO_ANSWER, Questions
+from bertjax.data.labeled.source import LabeledSource
+from bertjax.objectives.finetuning.classification import Classification
+from bertjax.objectives.finetuning.multi_label import MultiLabel
 from bertjax.runtime.errors import UserError
+from tests import labeled_files
 
 BOTH = (ANSWER, NO_ANSWER)
 
@@ -75,18 +82,6 @@ def test_the_file_of_a_benchmark_is_read_to_predict(tmp_path):
         Questions().read_unlabeled(write(tmp_path, json.dumps({"data": [entry, {"question": "who"}]})), ())
 
 
-def test_an_example_is_the_question_and_its_context(spelling):
-    examples = Questions(max_question=4).encode([question("of bo. ran", "bo")], spelling, 32, (ANSWER,))
-    ragged = examples.ragged
-    pieces = [spelling.piece(token) for token in ragged.tokens]
-    assert pieces == "[CLS] w ##h ##o [SEP] o ##f b ##o . r ##a ##n [SEP]".split()
-    assert ragged.segments.tolist() == [0] * 5 + [1] * 9
-    assert (ragged.labels["start"].tolist(), ragged.labels["end"].tolist()) == ([7], [8])
-    assert ragged.token_labels["begin"].tolist() == [-1] * 5 + [0, 1, 3, 4, 5, 7, 8, 9, -1]
-    assert ragged.token_labels["stop"].tolist() == [-1] * 5 + [1, 2, 4, 5, 6, 8, 9, 10, -1]
-    assert ragged.token_labels["most_context"].tolist() == [False] * 5 + [True] * 8 + [False]
-
-
 @settings(deadline=None)
 @given(
     before=st.text("ab \u00e9", max_size=60),
@@ -117,12 +112,101 @@ def test_windows_contain_the_answer_or_point_to_cls(spelling, before, answer, af
     assert all(count == (not character.isspace()) for count, character in zip(counted, context) if character.isascii())
 
 
-def test_questions_without_an_answer_and_long_ones(spelling):
-    examples = Questions(max_question=4).encode([question("of bo")], spelling, 32, BOTH)
-    assert examples.ragged.labels["start"].tolist() == examples.ragged.labels["end"].tolist() == [0]
-    with pytest.raises(UserError, match="has no answer, but all questions of the training file have one; leave it out"):
-        Questions(max_question=4).encode([question("of bo")], spelling, 32, (ANSWER,))
-    records = [question("a" * 30, "a"), question("a" * 30, "a", wording="a" * 9), question("a", "a")]
-    examples = Questions(max_question=4, stride=8).encode(records, spelling, 24, (ANSWER,))
-    assert examples.notes == {"cut to 4 tokens of question": 1, "read in windows of 24 tokens": 2}
-    assert examples.record_of.tolist() == [0, 0, 0, 1, 1, 1, 2]
+T = 64
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("choices")
+    return [labeled_files.choices(folder / f"{name}.jsonl", 40, seed) for seed, name in enumerate(("train", "dev"))]
+
+
+def source(files, store, **fields) -> LabeledSource:
+    train, heldout = map(str, files)
+    return LabeledSource(Choices(train=train, heldout=heldout, **fields), store.tokenizer)
+
+
+EXAM = {
+    "id": "high1.txt",
+    "article": "ann met bo . they ran .",
+    "questions": ["who ran", "ann met _ ."],
+    "options": [["ann", "bo", "both", ""], ["bo", "li", "oslo", "x"]],
+    "answers": ["C", "A"],
+}
+
+
+def choices_write(folder, exam, name="high/1.txt"):
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(exam if isinstance(exam, str) else json.dumps(exam))
+    return path
+
+
+def test_every_question_of_every_level_is_a_record(tmp_path, monkeypatch):
+    choices_write(tmp_path, EXAM, "middle/2.txt")
+    path = choices_write(tmp_path, EXAM, "high/10.txt")
+    choices_write(tmp_path, "notes of mine", "readme.md")
+    choices_write(tmp_path, "a copy's metadata", "high/._10.txt")
+    records = Race().read(str(tmp_path))
+    assert len(records) == 4 and records[0] == {
+        "article": EXAM["article"],
+        "question": "who ran",
+        **{"A": "ann", "B": "bo", "C": "both", "D": ""},
+        "answer": 2,
+        WHERE: f"{path}: questions[0]",
+    }
+    assert [record["answer"] for record in records] == [2, 0, 2, 0]
+    monkeypatch.setenv("HOME", str(tmp_path.parent))
+    assert Race().read(f"~/{tmp_path.name}") == records
+    assert len(Race().read(str(tmp_path / "middle"))) == 2
+    assert Race().class_counts(records) == {"0": 2, "1": 0, "2": 2, "3": 0}
+
+
+ROWS = [("abc", ["b", "a"]), ("bcd", []), ("cde", ["c"]), ("def", ["a", "c"])]
+CLASSES = ("a", "b", "c")
+
+
+def csv(folder, rows=ROWS, separator=","):
+    lines = [f'{text},"{separator.join(names)}"' for text, names in rows]
+    (folder / "rows.csv").write_text("\n".join(["text,label", *lines]) + "\n")
+    return str(folder / "rows.csv")
+
+
+def jsonl(folder, labels):
+    lines = [json.dumps({"text": f"text {number}", "label": value}) for number, value in enumerate(labels)]
+    (folder / "rows.jsonl").write_text("\n".join(lines) + "\n")
+    return str(folder / "rows.jsonl")
+
+
+@pytest.mark.parametrize(
+    "values, expected",
+    [
+        ([[1, 0, 0, 1], [0, 1, 0, 0]], [["0", "3"], ["1"]]),
+        ([[1.0, 0.0], [0.0, 0.0]], [["0"], []]),
+        ([[0, 1], [1, 0]], [["1"], ["0"]]),
+        ([[True, False], [True, True]], [["0"], ["0", "1"]]),
+        (["0,1,0", "1,1,0"], [["1"], ["0", "1"]]),
+        (["0 1 0", "[1, 1, 0]"], [["1"], ["0", "1"]]),
+        ([[0], [1], [0, 1]], [["0"], ["1"], ["0", "1"]]),
+        ([[0, 1], [0, 1]], [["0", "1"], ["0", "1"]]),
+        ([[1, 2], [2, 1]], [["1", "2"], ["2", "1"]]),
+    ],
+)
+def test_vectors_of_ones_and_zeros_are_read_as_their_places_and_lists_of_numbers_as_names(tmp_path, values, expected):
+    assert [record["label"] for record in LabelSets(text="text").read(jsonl(tmp_path, values))] == expected
+
+
+@pytest.mark.parametrize("odd", [[1, 0], [1, 0, -100], None, [], "1 0 0 1"])
+def test_one_odd_label_does_not_make_names_of_vectors(tmp_path, odd):
+    values = [[1, 0, 0], odd, [0, 1, 1]]
+    with pytest.raises(UserError, match="rows.jsonl:2 has .* in 'label', where others have 3 numbers 0 or 1"):
+        LabelSets(text="text").read(jsonl(tmp_path, values))
+
+
+def test_the_objective_fits_the_labels(spelling):
+    with pytest.raises(UserError, match=r"h.csv:2 has the label 'x', which the training file lacks \(a, b, c\)"):
+        LabelSets(text="text").encode([{"text": "abc", "label": ["x"], WHERE: "h.csv:2"}], spelling, 16, CLASSES)
+    with pytest.raises(UserError, match="learns the label label_set, .* use examples.kind=label_sets"):
+        Task(MultiLabel())
+    with pytest.raises(UserError, match="learns the label label, which examples.kind=label_sets does not have"):
+        Task(Classification(), LabelSets(train="a", heldout="b"))

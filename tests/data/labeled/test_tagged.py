@@ -4,14 +4,10 @@ import gzip
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from bertjax.data.labeled.base import WHERE
 from bertjax.data.labeled.tagged import Tagged
-from bertjax.runtime.errors import UserError
 
 CONLL = """-DOCSTART- -X- O O
 
@@ -30,11 +26,6 @@ def write(folder, text, name="train.txt"):
     path = folder / name
     path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
     return str(path)
-
-
-def encoded(tokenizer, words, seq_len, tags=(), classes=CLASSES, **choices):
-    record = {"words": list(words), WHERE: "f:1"} | ({"tags": list(tags)} if tags else {})
-    return Tagged(**choices).encode([record], tokenizer, seq_len, classes)
 
 
 def test_columns_and_sentences(tmp_path):
@@ -57,69 +48,6 @@ def test_columns_and_sentences(tmp_path):
     path = write(tmp_path, '{"tokens": ["ann"], "tags": ["O"]}\n', "a.jsonl")
     assert Tagged(train="train.txt", word=1, tag=3).read(path)[0]["words"] == ["ann"]
     assert Tagged(train="train.conllu", conllu="xpos").read(write(tmp_path, "ann O\n"))[0]["tags"] == ["O"]
-
-
-def test_the_first_piece_of_a_word_has_its_tag(spelling):
-    examples = encoded(spelling, ["ann", "li", "\u0007", "x"], 16, ["B-PER", "I-PER", "O", "B-LOC"])
-    ragged = examples.ragged
-    pieces = [spelling.piece(token) for token in ragged.tokens]
-    assert pieces == ["[CLS]", "a", "##n", "##n", "l", "##i", "[UNK]", "x", "[SEP]"]
-    assert ragged.token_labels["tag"].tolist() == [-1, 1, -1, -1, 2, -1, 3, 0, -1]
-    assert ragged.token_labels["word"].tolist() == [-1, 0, -1, -1, 1, -1, 2, 3, -1]
-    assert ragged.special.tolist() == [True, *[False] * 5, True, False, True]
-    assert examples.notes == {}
-    with pytest.raises(UserError, match="an example of 2 tokens has no room for a word; raise stages.0.seq_len"):
-        encoded(spelling, ["a"], 2, ["O"])
-
-
-@pytest.mark.parametrize("record", [{"words": ["ann", "li"]}, {"text": " ann  li\n"}])
-def test_words_without_tags_can_be_predicted(spelling, record):
-    ragged = Tagged().encode([record], spelling, 16, CLASSES).ragged
-    assert ragged.token_labels["tag"].tolist() == [-1, -2, -1, -1, -2, -1, -1]
-    assert ragged.token_labels["word"].tolist() == [-1, 0, -1, -1, 1, -1, -1]
-
-
-def test_further_texts_have_words_without_tags(tmp_path):
-    path, more = write(tmp_path, "ann B-PER\n"), write(tmp_path, "ann  li\n\n x \n", "more.txt")
-    format = Tagged(train=path, heldout=path, unlabeled=more)
-    further = format.further_train()
-    assert [record["text"] for record in further] == ["ann  li", "x"]
-    assert not any("tags" in record for record in further)
-    assert format.class_counts(format.read(path) + further) == {"B-PER": 1}
-    for other in ("more.conllu.gz", "more.jsonl"):
-        with pytest.raises(UserError, match=f"unlabeled={other} is not plain text; give a file with one text per line"):
-            Tagged(unlabeled=other).further_train()
-
-
-@settings(deadline=None)
-@given(
-    words=st.lists(st.text("abc", min_size=1, max_size=9), min_size=1, max_size=40),
-    seq_len=st.integers(3, 24),
-    stride=st.integers(1, 24),
-)
-def test_every_word_has_a_tag_in_one_window(spelling, words, seq_len, stride):
-    tags = [CLASSES[len(word) % 4] for word in words]
-    examples = encoded(spelling, words, seq_len, tags, stride=stride)
-    ragged = examples.ragged
-    assert ragged.lengths.max() <= seq_len and set(examples.record_of) == {0}
-    at = np.flatnonzero(ragged.token_labels["word"] >= 0)
-    assert sorted(ragged.token_labels["word"][at]) == list(range(len(words)))
-    for place in at:
-        word = words[ragged.token_labels["word"][place]]
-        assert spelling.piece(ragged.tokens[place]) == word[0]
-        assert CLASSES[ragged.token_labels["tag"][place]] == CLASSES[len(word) % 4]
-    assert np.all((ragged.token_labels["tag"] >= 0) == (ragged.token_labels["word"] >= 0))
-    assert examples.notes == ({f"read in windows of {seq_len} tokens": 1} if len(ragged.ids) > 1 else {})
-
-
-def test_a_tag_that_the_training_file_lacks_is_refused(tmp_path, spelling):
-    path = write(tmp_path, CONLL)
-    with pytest.raises(
-        UserError,
-        match=r"train.txt:8 starts a sentence whose word 2 \('oslo'\) has the tag 'B-LOC', which the training file "
-        r"lacks \(B-PER, I-PER, O\); correct it",
-    ):
-        Tagged().encode(Tagged().read(path), spelling, 16, ("B-PER", "I-PER", "O"))
 
 
 @pytest.mark.parametrize(
@@ -192,25 +120,6 @@ def test_tables_of_texts_are_no_words(tmp_path):
     ):
         assert read_to_predict(tmp_path, text, name) is None
         assert Tagged().with_answers(write(tmp_path, text, name), iter(()), CLASSES) is None
-
-
-@pytest.mark.parametrize(
-    "lines, word, what",
-    [
-        ("1 ann B-PER\n2 ran O\n\n1 li B-PER\n2 ran O\n", 0, "the number of each word, such as '1'"),
-        ("0\tann\tO\t-\n1\tran\tO\t-\n\n0\tli\tO\t-\n1\tran\tO\t-\n", 0, "the number of each word, such as '0'"),
-        ("d/1 0 0 ann O\nd/1 0 1 ran O\n\nd/2 0 0 li O\nd/2 0 1 ran O\n", 0, "one text for all words of a sentence"),
-        ("d/1 0 0 ann O\nd/1 0 1 ran O\n", 2, "the number of each word"),
-    ],
-)
-def test_a_column_that_numbers_words_is_no_column_of_words(tmp_path, lines, word, what):
-    """As in CoNLL-2009, GermEval, Universal NER and CoNLL-2012; a model would learn tags of numbers."""
-    path = write(tmp_path, lines)
-    for read in (Tagged(word=word).read, lambda path: Tagged(word=word).read_unlabeled(path, CLASSES)):
-        with pytest.raises(UserError, match=f"column {word} holds {what}.*set examples.word to their column, in predi"):
-            read(path)
-    column = 1 if lines[0] in "01" else 3
-    assert Tagged(word=column, tag=column + 1).read(path)[0]["words"] == ["ann", "ran"]
 
 
 def answered(tmp_path, text, tags, name="a.txt", classes=CLASSES, **choices) -> list[str]:

@@ -42,6 +42,18 @@ def in_a_process(config, before="", afterward="", shard_bytes=shards.SHARD_BYTES
     return kill_at_exit(subprocess.Popen([sys.executable, "-c", code], text=True, **pipes))
 
 
+def signaled(task: int) -> int:
+    """What a worker does: it gets the signals that reach its whole group. It imports no more than this module."""
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(os.getpid(), signum)
+    return task
+
+
+def wait(resume=""):
+    while not os.path.exists(resume):
+        time.sleep(0.01)
+
+
 def publish_nothing():
     """Make this process wait where it would publish the store, so that whoever kills it cannot be too late."""
     storage.publish = lambda *_: wait()
@@ -58,15 +70,3 @@ def pause_after(number, resume=""):
                 wait(resume)
 
     workers.unordered = paused
-
-
-def signaled(task: int) -> int:
-    """What a worker does: it gets the signals that reach its whole group. It imports no more than this module."""
-    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        os.kill(os.getpid(), signum)
-    return task
-
-
-def wait(resume=""):
-    while not os.path.exists(resume):
-        time.sleep(0.01)

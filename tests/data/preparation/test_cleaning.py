@@ -16,9 +16,7 @@ from bertjax.data.inspect import cleaning
 from bertjax.data.preparation import cleaning as steps
 from bertjax.data.preparation import dropped, pieces
 from bertjax.data.preparation.prepare import prepare
-from bertjax.data.preparation.spec import spec_of
-from bertjax.data.sources import Document, documents
-from bertjax.data.store import SPLITS
+from bertjax.data.sources import documents
 from bertjax.runtime.errors import UserError
 from tests.data.preparation.corpora import content
 
@@ -91,36 +89,6 @@ def test_any_number_of_workers_writes_the_same_bytes(cleaned, tmp_path, monkeypa
     assert content(one.path) == content(three.path)
 
 
-def texts_of(store):
-    texts = set()
-    for name in SPLITS:
-        part = store.split(name)
-        ends = part.sentences[part.documents]
-        for start, stop in zip(ends[:-1], ends[1:]):
-            texts.add((name, store.tokenizer.decode(part.tokens[start:stop].tolist())))
-    return texts
-
-
-def test_held_out_files_are_not_filtered_and_their_near_duplicates_leave_training(cleaned, tmp_path):
-    texts = [document.text for document in documents(cleaned.corpus, "text")]
-    (tmp_path / "heldout.txt").write_text("Too short.\n\n" + texts[0].replace(".", "!", 1) + "\n\n" + texts[1] + "\n")
-    store = prepare(dataclasses.replace(cleaned, heldout=str(tmp_path / "heldout.txt")))
-    assert store.manifest["splits"]["heldout"]["documents"] == 3
-    training = {text for name, text in texts_of(store) if name == "train"}
-    first_sentence = texts[0].split(".")[1].strip()
-    assert not any(first_sentence in text for text in training)
-
-
-def test_without_filters_nothing_changes(config):
-    """The name of the store is the hash of all settings, as it was before there were filters."""
-    spec = spec_of(config)
-    assert set(spec) == {"format_version", "sources", "heldout", "on_bad_document", "splitter", "tokenizer"}
-    store = prepare(config)
-    assert "cleaning" not in store.manifest and not (store.path / dropped.NAME).exists()
-    with pytest.raises(UserError, match="dropped.jsonl.gz does not exist; a store has it if data.filters"):
-        cleaning.show(store.path, 1)
-
-
 @pytest.mark.parametrize(
     "rule, workers, complaint",
     [
@@ -141,12 +109,3 @@ def test_a_filter_that_fails_is_named_with_the_document(config, tmp_path, monkey
     named = rf"the filter data.filters.own \({OwnRule.kind}\) failed on document [ab].txt:1: {complaint}; correct"
     assert re.match(named, str(caught.value))
     assert not [path for path in (tmp_path / "stores").iterdir() if path.is_dir()]
-
-
-def test_a_document_of_which_nothing_is_left_is_dropped():
-    @dataclasses.dataclass(frozen=True)
-    class Empties(Filter):
-        def rewrite(self, text):
-            return " \n", 1
-
-    assert steps.judge(Document("part", 1, "text"), {"empties": Empties()}).reason == "nothing is left"

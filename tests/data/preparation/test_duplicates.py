@@ -1,7 +1,6 @@
 """Duplicates as a dictionary finds them, MinHash as in theory, and clusters of near-duplicates as of a plain union."""
 
 import random
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -28,14 +27,6 @@ def test_all_but_the_first_in_the_corpus_are_duplicates(tmp_path, monkeypatch, b
     read_again = Duplicates(tmp_path / "duplicates")
     assert read_again.contain(keys).tolist() == expected == [key in read_again for key in keys]
     assert kept == tuple(np.bincount(groups[~np.array(expected)])) and sum(kept) + sum(dropped) == 1000
-
-
-def test_digests_that_share_a_half_are_different(tmp_path):
-    digests = [b"a" * 16, b"a" * 8 + b"b" * 8, b"b" * 8 + b"a" * 8, b"a" * 16]
-    keys = [Key(0, 0, number) for number in range(4)]
-    (tmp_path / "documents").write_bytes(b"".join(record(d, key, 0) for d, key in zip(digests, keys, strict=True)))
-    assert find(tmp_path / "documents", tmp_path / "duplicates", 1) == ((3,), (1,))
-    assert Duplicates(tmp_path / "duplicates").contain(keys).tolist() == [False, False, False, True]
 
 
 BUCKETS = 3
@@ -81,59 +72,6 @@ def plain(entries):
     return dropped, sorted(map(len, unique), reverse=True)
 
 
-def as_dict(clusters):
-    pairs = zip(clusters.dropped.tolist(), clusters.kept.tolist(), strict=True)
-    return {Key.unpacked(dropped): Key.unpacked(kept) for dropped, kept in pairs}
-
-
-@pytest.mark.parametrize("values, read", [(1000, 1 << 16), (300, 7), (40, 64)])
-def test_clusters_are_those_of_a_plain_union(tmp_path, monkeypatch, values, read):
-    monkeypatch.setattr(duplicates, "DOCUMENTS_PER_READ", read)
-    entries = documents(200, values)
-    clusters = found(tmp_path, entries)
-    dropped, sizes = plain(entries)
-    assert as_dict(clusters) == dropped and len(dropped) > 5
-    assert clusters.number == len(sizes) and [size for size, _, _ in clusters.largest] == sizes[:10]
-    assert clusters.groups.tolist() == [TRAIN] * len(dropped)
-
-
-def test_the_order_of_documents_has_no_effect(tmp_path):
-    entries = documents(300, 400)
-    first = found(tmp_path, entries)
-    for seed in range(3):
-        order = np.random.default_rng(seed).permutation(300)
-        again = found(tmp_path, [entries[i] for i in order])
-        assert as_dict(again) == as_dict(first) and again.largest == first.largest
-    (_, digest, group, text, row), *_ = documents(1, 10)
-    entries = [(Key(0, 0, number), digest, group, text, row) for number in (1, 2, 3)]
-    clusters = found(tmp_path, [])
-    assert clusters.number == 0 and clusters.largest == []
-    clusters = found(tmp_path, entries, exact=[Key(0, 0, 2), Key(0, 0, 3)])
-    assert clusters.number == 0 and not len(clusters.dropped)
-
-
-@pytest.mark.parametrize("share, most", [(0.02, 50), (1.0, 390)])
-def test_memory_is_what_the_docstring_says(tmp_path, monkeypatch, share, most):
-    """All records would take 250 bytes a document, and they stay on disk."""
-    monkeypatch.setattr(duplicates, "DOCUMENTS_PER_READ", 1 << 12)
-    count, dtype = 100_000, near_duplicates.document_dtype(14)
-    rng = np.random.default_rng(0)
-    block = np.zeros(count, dtype)
-    block["buckets"] = rng.integers(0, 1 << 62, (count, 14))
-    block["buckets"][: int(share * count), 3] %= count // 20
-    block["key"] = [Key(0, 0, i + 1).packed() for i in range(count)]
-    block["digest"] = block["key"]
-    block.tofile(tmp_path / "near")
-    del block
-    (tmp_path / "exact").touch()
-    tracemalloc.start()
-    clusters = near_duplicates.find(tmp_path / "near", Duplicates(tmp_path / "exact"), 14, [False])
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert clusters.number > 100
-    assert peak < most * count + 3_000_000, peak / count
-
-
 SETTINGS = NearDuplicates(drop=True)
 PAIRS = 300
 WORDS = 200
@@ -175,31 +113,3 @@ def test_recall_is_that_of_the_theory_and_precision_is_1(share, is_contiguous):
     assert abs(found.sum() - expected.sum()) <= 4 * deviation + 0.5
     unrelated = (first == np.roll(second, 1, axis=0)).any(axis=1)
     assert not unrelated.any()
-
-
-@pytest.mark.parametrize("grams_at_once", [1 << 15, 20])
-def test_a_bucket_is_the_minima_of_its_hashes(monkeypatch, grams_at_once):
-    monkeypatch.setattr(near_duplicates, "GRAMS_AT_ONCE", grams_at_once)
-    texts = ["a b c d e f g h", "", "x", "!", " ".join(map(str, range(300))), "y z"]
-    words, words_D = ngrams.word_hashes(texts)
-    grams, grams_D = ngrams.ngram_hashes(words, words_D, 5)
-    grams = (grams >> np.uint64(32)).astype(np.uint32)
-    minima = near_duplicates._minima(grams, grams_D, 16)
-    constants = ngrams.mix(np.arange(1, 33, dtype=np.uint64)) & np.uint64(0xFFFFFFFF)
-    start = 0
-    for row, number in zip(minima, grams_D, strict=True):
-        for h in range(16):
-            a, b = int(constants[h]) | 1, int(constants[16 + h])
-            values = [(a * int(x) + b) % 2**32 for x in grams[start : start + number]]
-            assert row[h] == min(values, default=0)
-        start += number
-
-
-def test_buckets_of_unusual_texts():
-    rows = near_duplicates.buckets(["!?", "...", "!?", "word"], SETTINGS)
-    assert (rows[0] == rows[2]).all() and not (rows[0] == rows[1]).any() and not (rows[0] == rows[3]).any()
-    text = "今天天气很好我们一起去公园散步然后回家吃饭看书睡觉"
-    rows = near_duplicates.buckets(
-        [text, text.replace("公园", "学校"), text[::-1]], NearDuplicates(drop=True, buckets=100, hashes=2)
-    )
-    assert (rows[0] == rows[1]).any() and not (rows[0] == rows[2]).any()

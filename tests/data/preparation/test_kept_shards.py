@@ -1,23 +1,13 @@
 """A corpus that grows: the store is that of a preparation from nothing, and only new text is encoded."""
 
 import dataclasses
-import hashlib
-import json
-import shutil
-from importlib import metadata
-from itertools import islice
-from pathlib import Path
 
 import pytest
 
 from bertjax.cli import prepare as command
-from bertjax.data import tokenizer
-from bertjax.data.config import SPLITTERS
-from bertjax.data.preparation import local, shards, steps
+from bertjax.data.preparation import local, shards
 from bertjax.data.preparation.local import Local
 from bertjax.data.preparation.prepare import prepare
-from bertjax.data.preparation.steps import Key, ShardDocument
-from bertjax.data.sources import documents
 from bertjax.runtime.command_line import exit_code_of
 from bertjax.runtime.errors import RunFailed, UserError
 from tests.data.preparation.corpora import content
@@ -70,22 +60,6 @@ def test_only_new_text_is_encoded(config, tmp_path, encoded, kept, capsys):
     assert message in capsys.readouterr().out
 
 
-def test_the_version_names_the_way_text_is_encoded():
-    """Another digest means that kept shards of before are no longer what encoding gives: raise KEPT_VERSION with it."""
-    folders = Path(__file__).parent / "tokenizers"
-    texts = [document.text.encode() for document in islice(documents("embedded:ko", "text"), 20)]
-    texts += [document.text.encode() for document in islice(documents("embedded:en", "text"), 20)]
-    shard = [ShardDocument(Key(0, 0, number), str(number), number % 2, text) for number, text in enumerate(texts)]
-    digest = hashlib.sha256()
-    for folder in sorted(folders.iterdir()):
-        for splitter in SPLITTERS:
-            encoded = steps.encode_shard(shard, ("train", "heldout"), tokenizer.load(folder), splitter)
-            digest.update(json.dumps([encoded.counts, encoded.longest, encoded.skipped]).encode())
-            for arrays in encoded.arrays.values():
-                digest.update(b"".join(array.tobytes() for array in arrays))
-    assert (local.KEPT_VERSION, digest.hexdigest()[:16]) == (3, "6c2547c6739c3104")
-
-
 def test_a_folder_that_cannot_be_used_is_named_and_costs_nothing(config, tmp_path, encoded):
     kept = Local(tmp_path / "kept")
     kept.kept.write_text("")
@@ -93,27 +67,6 @@ def test_a_folder_that_cannot_be_used_is_named_and_costs_nothing(config, tmp_pat
         prepare(config, kept)
     [partial] = (tmp_path / "stores").glob("*.partial")
     assert (partial / "reading.json").exists()
-
-
-def test_a_damaged_shard_and_other_settings_are_encoded_anew(config, encoded, kept, monkeypatch, capsys):
-    made = prepare(config, kept)
-    config, count = grown(config, made), len(encoded)
-    expected = prepare(config, kept)
-    assert len(encoded) == count
-    [path, *_] = sorted(kept.kept.iterdir())
-    path.write_bytes(path.read_bytes()[:-1])
-    shutil.rmtree(expected.path)
-    assert content(prepare(config, kept).path) == content(expected.path) and len(encoded) == count + 1
-    prepare(dataclasses.replace(config, splitter="line"), kept)
-    assert len(encoded) == 2 * count + 1
-    version = metadata.version
-    monkeypatch.setattr(metadata, "version", lambda name: "0" if name == "tokenizers" else version(name))
-    shutil.rmtree(expected.path)
-    prepare(config, kept)
-    assert len(encoded) == 3 * count + 1, "a library of another version"
-    capsys.readouterr()
-    prepare(config, kept)
-    assert "is there already, so no text is encoded or kept\n" in capsys.readouterr().out
 
 
 def test_a_kept_document_without_a_token_still_stops(config, tmp_path, encoded, kept):

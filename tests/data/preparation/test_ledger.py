@@ -4,8 +4,6 @@ import dataclasses
 import gzip
 import hashlib
 import json
-import random
-import re
 import unicodedata
 
 import numpy as np
@@ -18,7 +16,7 @@ from bertjax.data.preparation.duplicates import PACKED_KEY
 from bertjax.data.preparation.ledger import READ, SKIPPED, WAYS, check
 from bertjax.data.preparation.local import Local
 from bertjax.data.preparation.prepare import prepare
-from bertjax.data.preparation.steps import Key, ShardDocument, content, digest
+from bertjax.data.preparation.steps import Key, ShardDocument, content
 from bertjax.data.sources import lines
 from bertjax.data.store import SPLITS
 from bertjax.runtime.errors import RunFailed
@@ -35,20 +33,6 @@ def documents_of(store, split):
 
 def entry(store, name, source="corpus"):
     return store.manifest["ledger"][source].get(name, [0, 0])
-
-
-def test_a_copy_costs_no_other_document_of_its_line(config, tmp_path, capsys):
-    """Lines end at a lone CR too, so all documents of a file of an old Mac are in its first line."""
-    texts = [document.text for document in sources.documents(config.corpus, "text")]
-    (tmp_path / "corpus.txt").unlink()
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "a.txt").write_text("\n\n".join(texts[:100]))
-    last = "\r\r".join(text.replace("\n", "\r") for text in [*texts[100:], texts[3], texts[150]])
-    (tmp_path / "old" / "b.txt").write_bytes(last.encode())
-    store = prepare(dataclasses.replace(config, corpus=str(tmp_path / "old")))
-    assert sum(len(documents_of(store, split)) for split in SPLITS) == len(texts) == 200
-    assert store.manifest["duplicates"] == {"corpus": 2} and entry(store, "duplicates")[0] == 2
-    assert "read 202 documents (" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("settings", [CLEANING, {"share": 0.5}], ids=["cleaned", "share"])
@@ -99,18 +83,6 @@ SPELLINGS = {
 }
 
 
-def test_another_spelling_of_a_document_is_a_copy(config, tmp_path):
-    """Else the same tokens would be in both splits."""
-    texts = [f"{document.text} caf\u00e9" for document in sources.documents(config.corpus, "text")]
-    copies = [spell(text) for spell in SPELLINGS.values() for text in texts]
-    records = [{"text": text} for text in [*texts, *copies]]
-    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    store = prepare(dataclasses.replace(config, corpus=str(tmp_path / "corpus.jsonl"), heldout_share=0.3))
-    assert store.manifest["duplicates"] == {"corpus": len(copies)}
-    train, heldout = (documents_of(store, split) for split in SPLITS)
-    assert len(train) + len(heldout) == 200 and not set(train) & set(heldout)
-
-
 def test_the_held_out_documents_of_the_embedded_corpus_are_those_of_published_results():
     documents = [document.text for document in sources.documents("embedded:en", "text")]
     expected = [hashlib.sha256(unicodedata.normalize("NFC", text).encode()).digest()[:16] for text in documents]
@@ -144,13 +116,3 @@ def test_a_document_that_is_too_long_is_skipped_alone_with_its_bytes(config, tmp
     output = capsys.readouterr()
     assert f"not read: 3 bad documents, at least {size:,} bytes" in output.out
     assert output.err.count(" has more than 3,000 bytes (4,") >= 2 and "and is not read; " in output.err
-
-
-def test_the_fast_way_for_clean_texts_is_that_of_all_texts():
-    draw, characters = random.Random(0), " \n\t\r\x0b\x1c\x1f\x85\xa0\u2003\u2028\u3000ab\u00e9\uac00"
-    for _ in range(5000):
-        text = "".join(draw.choices(characters, k=draw.randint(0, 9)))
-        lines = [" ".join(line.split()) for line in unicodedata.normalize("NFC", text).splitlines()]
-        expected = re.sub("\n{3,}", "\n\n", "\n".join(lines)).strip("\n")
-        assert content(text) == content(expected) and content(text).text == expected
-        assert content(text).words == digest(" ".join(text.split()))

@@ -13,13 +13,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bertjax.data import remote
-from bertjax.data.config import SPLITTERS, DataConfig, NearDuplicates, SourceConfig, TokenizerConfig
+from bertjax.data.config import DataConfig, NearDuplicates, SourceConfig, TokenizerConfig
 from bertjax.data.filters.length import Length
 from bertjax.data.filters.personal import Personal
 from bertjax.data.preparation import beam, pieces, sample, shards
 from bertjax.data.preparation.beam import Beam
 from bertjax.data.preparation.prepare import prepare
-from bertjax.data.preparation.sample import STRETCH, Sample
+from bertjax.data.preparation.sample import Sample
 from bertjax.data.preparation.steps import Key, digest, sample_priority
 from bertjax.data.sources import documents
 from bertjax.data.text.sentences import split
@@ -108,15 +108,6 @@ def test_failed_and_repeated_steps_change_nothing(config, tmp_path, monkeypatch,
     assert not storage.names_in(temp), "the work folder is left"
 
 
-def test_what_two_writers_of_a_part_leave_is_that_of_one(tmp_path):
-    target = tmp_path / "part"
-    with pieces.whole_folder(target) as first:
-        (first / pieces.SEAL).write_text("{}")
-        with pieces.whole_folder(target) as second:
-            (second / pieces.SEAL).write_text("{}")
-    assert content(tmp_path) == {target.relative_to(tmp_path) / pieces.SEAL: b"{}"}
-
-
 def test_a_stopped_preparation_resumes_and_a_damaged_shard_starts_from_scratch(config, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(shards, "SHARD_BYTES", 4000)
     expected = content(prepare(config).path)
@@ -195,31 +186,3 @@ def drawn(texts, characters):
     for index, text in enumerate(texts):
         result.add(index, digest(text), text)
     return result.sentences("line")
-
-
-def test_a_sample_is_uniform_ordered_and_bounded():
-    texts = [f"{i:04}" for i in range(1000)]
-    some = drawn(texts, 400)
-    assert len(some) == 100 and some == sorted(some) == drawn(texts, 400)
-    assert 400 < np.mean([int(sentence) for sentence in some]) < 600
-    assert drawn(texts, 4000) == texts
-    assert len(drawn(texts, 1)) == 1
-    lines = [f"{i:05} " + "x" * 93 for i in range(20_000)]
-    some = drawn(["\n".join(lines)], 200_000)
-    assert set(some) <= set(lines) and 190_000 < sum(map(len, some)) <= 200_000
-    assert 8_000 < np.mean([int(line[:5]) for line in some]) < 12_000
-    long = "word " * 100_000
-    assert sum(map(len, drawn([long], 20 * STRETCH))) <= 20 * STRETCH
-    assert drawn(["x" * 1_000_000], 1) and len(drawn(["x" * 1_000_000], 1)[0]) == sample.LONGEST_STRETCH
-
-
-@pytest.mark.parametrize("splitter", SPLITTERS)
-@given(texts=st.lists(st.text(st.sampled_from("aI1가.!?”() \t\n\r\u2028"), max_size=200), unique=True))
-def test_a_corpus_that_fits_is_the_sample(splitter, texts):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sample, "STRETCH", 8)
-        patch.setattr(sample, "LONGEST_STRETCH", 16)
-        whole = Sample(10_000)
-        for index, text in enumerate(texts):
-            whole.add(index, digest(text), text)
-        assert whole.sentences(splitter) == [sentence for text in texts for sentence in split(text, splitter)]

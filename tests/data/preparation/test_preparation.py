@@ -3,49 +3,16 @@
 import dataclasses
 import sys
 
-import numpy as np
 import pytest
 
-from bertjax.data import sources
-from bertjax.data.config import DataConfig, NearDuplicates, SourceConfig, TokenizerConfig
+from bertjax.data.config import NearDuplicates, SourceConfig, TokenizerConfig
 from bertjax.data.filters.gopher import GopherQuality
 from bertjax.data.filters.length import Length
-from bertjax.data.preparation import shards, steps
 from bertjax.data.preparation.prepare import open_or_prepare, prepare
 from bertjax.data.preparation.spec import find, path_of, spec_of
-from bertjax.data.preparation.steps import digest, is_in_share, split_of
-from bertjax.data.store import PARTS, SPLITS, TokenStore
-from bertjax.data.text.sentences import split
+from bertjax.data.store import TokenStore
 from bertjax.runtime.errors import UserError
 from tests.data.preparation.corpora import in_a_process, store_path, write_corpus
-
-
-def documents_of(store, split, source=""):
-    """The sentences of each document."""
-    part = store.split(split, source)
-    return [
-        [store.tokenizer.decode(part.tokens[part.sentences[s] : part.sentences[s + 1]]) for s in range(first, end)]
-        for first, end in zip(part.documents[:-1], part.documents[1:], strict=True)
-    ]
-
-
-def test_the_store_holds_each_source(config, tmp_path, capsys):
-    for seed, name in enumerate(("b", "a", "c")):
-        write_corpus(tmp_path / f"{name}.txt", documents=40 + seed, seed=seed)
-    named = {name: SourceConfig(str(tmp_path / f"{name}.txt")) for name in ("b", "a", "c")}
-    store = prepare(dataclasses.replace(config, corpus=DataConfig.corpus, sources=named, heldout_share=0.3))
-    assert list(store.manifest["sources"]["train"]) == ["a", "b", "c"]
-    for name, source in named.items():
-        texts = [document.text for document in sources.documents(source.corpus, "text")]
-        for side in SPLITS:
-            kept, counts = [text for text in texts if split_of(digest(text), 0.3) == side], store.manifest["counts"]
-            assert documents_of(store, side, name) == [split(text, "punctuation") for text in kept]
-            assert counts[side][name]["bytes"] == sum(len(text.encode()) for text in kept)
-            assert counts[side][name]["words"] == sum(len(text.split()) for text in kept)
-    printed = capsys.readouterr().out
-    assert "\n  b " in printed and str(store.path) in printed and "vocabulary 400" in printed
-    with pytest.raises(UserError, match="no source 'x'; it has a, b, c"):
-        store.split("train", "x")
 
 
 def test_the_path_depends_on_content_and_settings(config, tmp_path):
@@ -71,37 +38,6 @@ def test_the_path_depends_on_content_and_settings(config, tmp_path):
     assert same.name.startswith("corpus-") and same.parent == tmp_path / "stores"
 
 
-def test_a_smaller_share_is_part_of_a_larger_one(config, tmp_path):
-    """Held-out documents and the tokenizer are those of the whole corpus; the half of the digest decides."""
-    write_corpus(tmp_path / "corpus.txt", documents=600)
-    config = dataclasses.replace(config, heldout_share=0.3)
-    whole, half, tenth = (prepare(dataclasses.replace(config, share=share)) for share in (1.0, 0.5, 0.1))
-    kept = [{" ".join(text) for text in documents_of(store, "train")} for store in (whole, half, tenth)]
-    assert kept[0] > kept[1] > kept[2]
-    for share, texts in zip((0.5, 0.1), kept[1:]):
-        assert abs(len(texts) - share * len(kept[0])) < 4 * np.sqrt(len(kept[0]) * share * (1 - share))
-    for store in (half, tenth):
-        assert store.tokenizer == whole.tokenizer and store.fingerprint != whole.fingerprint
-        for part in PARTS:
-            name = f"heldout.{part}.bin"
-            assert (store.path / name).read_bytes() == (whole.path / name).read_bytes()
-        # The hash that holds a document out does not decide about the share, or a share below 0.3 would be empty.
-        assert store.manifest["counts"]["heldout"] == whole.manifest["counts"]["heldout"]
-    documents = [document.text for document in sources.documents(config.corpus, "text")]
-    expected = [text for text in documents if split_of(digest(text), 0.3) == "train" and is_in_share(digest(text), 0.1)]
-    assert tenth.manifest["counts"]["train"]["corpus"]["bytes"] == sum(len(text.encode()) for text in expected)
-
-
-def test_an_existing_tokenizer_is_identified_by_its_content(config, tmp_path):
-    model = prepare(config).path / "tokenizer" / "tokenizer.model"
-    copy = tmp_path / "copy.model"
-    copy.write_bytes(model.read_bytes())
-    taken, again = (
-        prepare(dataclasses.replace(config, tokenizer=TokenizerConfig(model=str(path)))) for path in (model, copy)
-    )
-    assert taken.path == again.path and taken.tokenizer.model == model.read_bytes()
-
-
 def test_duplicates_are_dropped_and_counted(config, tmp_path):
     once = prepare(config)
     text = (tmp_path / "corpus.txt").read_text()
@@ -114,15 +50,6 @@ def test_duplicates_are_dropped_and_counted(config, tmp_path):
     (tmp_path / "copies.txt").write_text(text * 2)
     copies = prepare(dataclasses.replace(config, corpus=str(tmp_path / "copies.txt")))
     assert once.tokenizer.fingerprint == copies.tokenizer.fingerprint
-
-
-def test_a_copy_of_a_held_out_document_leaves_training(config, tmp_path):
-    text = (tmp_path / "corpus.txt").read_text()
-    (tmp_path / "heldout.txt").write_text("\n\n".join(text.split("\n\n")[:7]))
-    store = prepare(dataclasses.replace(config, heldout=str(tmp_path / "heldout.txt")))
-    splits = store.manifest["splits"]
-    assert (splits["train"]["documents"], splits["heldout"]["documents"]) == (193, 7)
-    assert store.manifest["duplicates"] == {"heldout file": 0, "corpus": 7}
 
 
 def test_two_processes_that_prepare_one_store_make_one(config, tmp_path):
@@ -152,19 +79,6 @@ def test_memory_does_not_grow_with_the_corpus(config, tmp_path):
     assert text > 10_000_000 and peaks[1] - peaks[0] < 0.5 * text
 
 
-def test_a_document_much_longer_than_a_shard_is_kept_whole(config, tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "SHARD_BYTES", 10_000)
-    monkeypatch.setattr(steps, "BATCH_CHARACTERS", 1_000)
-    text = (tmp_path / "corpus.txt").read_text()
-    long = text.replace("\n\n", "\n")
-    (tmp_path / "corpus.txt").write_text(f"{text}{long}\n{text[:600]}\n\n")
-    store = prepare(config)
-    assert store.manifest["longest"][0][0] > 30_000
-    part = store.split(split_of(digest(long[:-1]), config.heldout_share))
-    ends = np.diff(part.documents)
-    assert ends.max() == len(split(long, "punctuation"))
-
-
 def error_of(config):
     with pytest.raises(UserError) as caught:
         prepare(config)
@@ -189,14 +103,6 @@ def test_what_cannot_become_a_store_leaves_none(config, tmp_path, monkeypatch, s
     (tmp_path / "bad.txt").write_bytes(b"One.\n\n\xff\n")
     assert message in error_of(dataclasses.replace(config, **settings))
     assert not list(tmp_path.glob("stores/*/manifest.json"))
-
-
-def test_a_damaged_store_is_not_repaired_silently(config):
-    path = prepare(config).path
-    (path / "train.tokens.bin").write_bytes(b"")
-    assert "delete the folder and prepare again" in error_of(config)
-    with pytest.raises(UserError, match="delete the folder"):
-        open_or_prepare(config, may_prepare=True)
 
 
 def test_open_or_prepare(config, tmp_path):

@@ -2,10 +2,7 @@
 
 import contextlib
 import dataclasses
-import errno
-import json
 import os
-import re
 import shutil
 import signal
 from pathlib import Path
@@ -14,17 +11,15 @@ import pytest
 
 from bertjax.data import tokenizer
 from bertjax.data.config import DataConfig, TokenizerConfig
-from bertjax.data.preparation import building, pieces, reading, shards, workers
-from bertjax.data.preparation import prepare as prepare_module
+from bertjax.data.preparation import pieces, shards, workers
 from bertjax.data.preparation.local import Local
 from bertjax.data.preparation.pieces import PartReader
 from bertjax.data.preparation.prepare import prepare
-from bertjax.data.preparation.spec import spec_of
 from bertjax.data.store import TokenStore
-from bertjax.runtime import command_line, locks
-from bertjax.runtime.errors import Busy, UserError
+from bertjax.runtime import locks
+from bertjax.runtime.errors import UserError
 from tests.data.preparation import corpora
-from tests.data.preparation.corpora import content, in_a_process, store_path, write_corpus
+from tests.data.preparation.corpora import content, in_a_process, write_corpus
 from tests.data.preparation.test_parts import Unreliable
 from tests.waiting import wait_until
 
@@ -90,20 +85,6 @@ def test_a_killed_prepare_leaves_no_store_and_the_next_one_works(config, tmp_pat
     assert not list((tmp_path / "stores").glob("*.partial"))
 
 
-def test_shards_that_were_finished_before_a_kill_are_not_encoded_again(killed, tmp_path, monkeypatch, capsys):
-    """Killed twice, with one and with three workers, and finished by two."""
-    config, expected = killed
-    finished = {path: path.stat().st_mtime_ns for path in _encoded(tmp_path / "stores")}
-    errors = _killed_after(4, dataclasses.replace(config, workers=3))
-    assert f"{len(finished)} of " in errors and "shards are encoded" in errors
-    assert {path: path.stat().st_mtime_ns for path in finished} == finished
-    finished = _encoded(tmp_path / "stores")
-    monkeypatch.setattr(tokenizer, "train", lambda *_: pytest.fail("the tokenizer is trained again"))
-    assert content(prepare(dataclasses.replace(config, workers=2)).path) == expected
-    assert int(re.search(r"(\d+) of \d+ shards are encoded", capsys.readouterr().err)[1]) >= len(finished) >= 7
-    assert not list((tmp_path / "stores").glob("*.partial"))
-
-
 @pytest.mark.parametrize(
     "harmed, starts", [("text", 1), ("tokens", 1), ("duplicates.bin", 1), ("store/tokenizer/tokenizer.model", 0)]
 )
@@ -117,16 +98,6 @@ def test_damaged_leftovers_are_discarded(killed, tmp_path, harmed, starts, capfd
         harmed.write_bytes(harmed.read_bytes()[:-1] + b"\xff")
     assert content(prepare(config).path) == expected
     assert capfd.readouterr().err.count("was written; check the disk; starting from scratch") == starts
-
-
-def test_leftovers_of_an_older_version_are_discarded(killed, capsys):
-    config, expected = killed
-    partial = store_path(config).with_name(store_path(config).name + ".partial")
-    shutil.rmtree(partial)
-    partial.mkdir()
-    (partial / "reading.json").write_text(json.dumps({"spec": spec_of(config), "reading": {}}))
-    assert content(prepare(config).path) == expected
-    assert capsys.readouterr().err.count("starting from scratch") == 1
 
 
 def test_a_killed_worker_is_an_error_and_the_next_call_resumes(killed, tmp_path):
@@ -167,45 +138,6 @@ def _runs(pid):
     return False
 
 
-@pytest.mark.parametrize("failure, code", [(OSError(errno.ENOSPC, "No space"), 1), (OSError(errno.EIO, "I/O"), 75)])
-def test_a_disk_that_fails_keeps_what_is_encoded(killed, tmp_path, monkeypatch, failure, code, capsys):
-    config, expected = killed
-    written = shards.write_tokens
-
-    def fail(path, shard):
-        if path.name == "000009":
-            raise failure
-        written(path, shard)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shards, "write_tokens", fail)
-        assert command_line.exit_code_of(lambda: prepare(config)) == code
-    assert f"error: cannot write the token store {store_path(config)}: {failure.strerror}; " in capsys.readouterr().err
-    assert len(_encoded(tmp_path / "stores")) == 9
-    assert content(prepare(config).path) == expected
-    assert "9 of " in capsys.readouterr().err
-
-
-def test_a_process_that_fails_removes_its_leftovers_before_the_next_one_starts(config, tmp_path, monkeypatch):
-    """Removed after the lock is released, they would be those of the next process."""
-    locked = []
-
-    def build(config, spec, partial, runner):
-        partial.mkdir()
-        raise UserError("the same again")
-
-    def remove(path, **_):
-        with pytest.raises(Busy), locks.lock_or_fail(path.with_suffix(".lock"), "it holds the lock"):
-            pass
-        locked.append(path)
-
-    monkeypatch.setattr(building, "build", build)
-    monkeypatch.setattr(prepare_module.shutil, "rmtree", remove)
-    with pytest.raises(UserError, match="the same again"):
-        prepare(config)
-    assert [path.suffix for path in locked] == [".partial"]
-
-
 def test_what_was_read_serves_another_tokenizer(config, tmp_path, monkeypatch, capsys):
     """Also if the first one could not be trained, which is known only after all text was read."""
     other = dataclasses.replace(config, tokenizer=dataclasses.replace(config.tokenizer, vocab_size=500))
@@ -231,29 +163,6 @@ def pieces_of_files(config, tmp_path, monkeypatch):
     monkeypatch.setattr(pieces, "FEWEST_BYTES", 1)
     monkeypatch.setattr(pieces, "MOST_BYTES", 1)
     return dataclasses.replace(config, corpus=str(tmp_path / "corpus"))
-
-
-def test_pieces_are_not_read_again_and_drafts_of_killed_workers_are_removed(pieces_of_files, monkeypatch, capsys):
-    """Each of a hundred preemptions would otherwise leave the text of a piece for each worker."""
-    config, write, stores = pieces_of_files, reading.write, Path(pieces_of_files.store)
-    expected = content(prepare(dataclasses.replace(config, store=config.store + "2")).path)
-    started = []
-
-    def third_is_interrupted(*arguments):
-        started.append(arguments)
-        return _interrupt() if len(started) == 3 else write(*arguments)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(reading, "write", third_is_interrupted)
-        prepare(config)
-    [work] = stores.glob("*.partial/reading")
-    (work / ".draft" / "piece").mkdir(parents=True)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Local, "encode", _interrupt)
-        prepare(dataclasses.replace(config, workers=2))
-    assert "2 of 5 pieces are read" in capsys.readouterr().err
-    assert not list(work.glob(".*")) and len(list(work.glob("*"))) == 5
-    assert content(prepare(config).path) == expected
 
 
 @pytest.mark.parametrize(
@@ -309,25 +218,3 @@ def test_an_unfinished_preparation_is_named_with_its_size_and_the_command_that_r
     own.mkdir()
     prepare(config)
     assert "unfinished" not in capsys.readouterr().err
-
-
-@pytest.fixture
-def one_core():
-    if not hasattr(os, "sched_setaffinity"):
-        pytest.skip("this platform has no affinity")
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(before)})
-    yield
-    os.sched_setaffinity(0, before)
-
-
-def test_the_affinity_of_the_process_decides(one_core):
-    assert workers.number(None) == 1 and workers.number(3) == 3 and workers.number(0) == 0
-
-
-@pytest.mark.parametrize("limit, most", [("max 100000", None), ("150000 100000", 2), ("20000 100000", 1), ("", None)])
-def test_a_container_with_a_share_of_time_has_as_many_cores(tmp_path, monkeypatch, limit, most):
-    monkeypatch.setattr(workers, "CPU_MAX", tmp_path / "cpu.max")
-    (tmp_path / "cpu.max").write_text(f"{limit}\n")
-    every = len(os.sched_getaffinity(0))
-    assert workers.cores() == (every if most is None else min(most, every))

@@ -12,13 +12,12 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import tenacity
-from etils import epath
 
 from bertjax.cli import prepare
 from bertjax.data.sources import lines
 from bertjax.runtime import command_line, storage
 from tests import runs
-from tests.data.sources.reading import texts
+from tests.data.sources.reading import error_of, skipping
 
 WORDS = "".join(f"Sentence {number} of a text.\n\n" for number in range(2000)).encode()
 GOOD_LINE = b'{"text": "One."}\n'
@@ -193,12 +192,6 @@ def test_a_bad_place(prepared, tmp_path, make, complaint, code):
     assert not any(line.startswith("Traceback") for line in lines)
 
 
-@pytest.mark.parametrize("name, content, expected", READ, ids=[name for name, _, _ in READ])
-def test_an_unusual_file_is_read(tmp_path, name, content, expected):
-    (tmp_path / name).write_bytes(content)
-    assert texts(tmp_path / name) == expected
-
-
 @pytest.mark.parametrize(
     "name, content, complaint",
     [
@@ -215,11 +208,24 @@ def test_a_line_without_an_end(prepared, tmp_path, monkeypatch, name, content, c
     assert code == 2 and complaint in line, line
 
 
-@pytest.mark.parametrize("error, code", [(ConnectionResetError(), 75), (PermissionError("Forbidden"), 2)])
-def test_a_bucket_that_does_not_answer(prepared, monkeypatch, error, code):
-    def fail(*_):
-        raise error
+def write(path, column, **options):
+    table = pyarrow.table({"id": range(len(column)), "body": column})
+    pyarrow.parquet.write_table(table, path, **options)
 
-    monkeypatch.setattr(epath.backend._FileSystemSpecBackend, "_get_filesystem", fail)
-    exit_code, [line] = prepared("gs://bucket/corpus")
-    assert exit_code == code and line.startswith("error: ") and "gs://bucket/corpus" in line
+
+@pytest.mark.parametrize(
+    "row, fragment",
+    [
+        (None, "is null, not a string"),
+        (b"", "is blank"),
+        (b" \n", "is blank"),
+        (b"a\xff", "is not UTF-8: its byte 1 is 0xff"),
+    ],
+)
+def test_a_bad_row_is_named_or_left_out(tmp_path, row, fragment):
+    # Parquet has writers that do not check that a string is UTF-8, Arrow's own among them.
+    column = pyarrow.array([b"One.", row, b"Two."], pyarrow.binary()).view(pyarrow.string())
+    write(tmp_path / "a.parquet", column)
+    message = error_of(tmp_path, "body")
+    assert f"{tmp_path / 'a.parquet'}:2: field 'body' {fragment}" in message
+    assert skipping(tmp_path, "body") == (["One.", "Two."], [message])

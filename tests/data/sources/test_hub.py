@@ -32,13 +32,6 @@ def folder(tmp_path):
     return folder
 
 
-def test_a_local_folder(folder):
-    documents = read(f"hf:{folder}", "body")
-    assert documents[0] == Document("train-00000-of-00001.arrow", 1, "train 0 é")
-    assert [document.text for document in documents] == [f"train {number} é" for number in range(2500)]
-    assert texts(f"hf:{folder}:test", "body") == ["test 0 é", "test 1 é"]
-
-
 def test_a_folder_of_save_to_disk(tmp_path):
     """A single split, which `datasets.load_dataset` does not open, and several."""
     data = datasets.Dataset.from_dict({"body": [f"text {number}" for number in range(900)]})

@@ -7,19 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.data import tokenizer
 from bertjax.data.config import DataConfig, TokenizerConfig
-from bertjax.data.examples import Vocabulary
-from bertjax.data.masking import PhraseMasking, mask
-from bertjax.data.masking.kinds import BoundPhraseMasking, words_of
+from bertjax.data.masking import PhraseMasking
 from bertjax.data.preparation.prepare import prepare
 from bertjax.data.store import Split, TokenStore
 from bertjax.data.text import lexicon
 from bertjax.data.text.lexicon import Lexicon
 from bertjax.data.text.words import Words
-from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer, _without_prefix_space
-from bertjax.runtime.errors import UserError
-from tests.ragged import SEP, VOCABULARY, first_epoch, of, one_a_row
+from tests.ragged import SEP, VOCABULARY
 
 PLANTED = ("klm nop", "qrst uvwx")
 
@@ -107,56 +102,6 @@ def test_a_store_is_mined_once_and_its_file_is_an_ordinary_lexicon(planted):
     assert bound.phrases.fingerprint == first.fingerprint and bound.fingerprints == {"lexicon": first.fingerprint}
 
 
-@pytest.mark.parametrize(
-    "content, complaint",
-    [
-        (b"ab cd\n\nef gh\n", r"line 2 of the lexicon .*\(''\) has no tokens; remove the line"),
-        (b"", "line 1 of the lexicon .* has no tokens"),
-        (b"ab cd\n\xff\xfe\n", "cannot be read as UTF-8 text"),
-        (None, "cannot be read as UTF-8 text: .*No such file"),
-        ("ab cd\nab \ud55c\n".encode(), "line 2 of the lexicon .* holds a character that the tokenizer does not know"),
-    ],
-)
-def test_bad_lexicons_are_refused(tmp_path, content, complaint):
-    plain = tokenizer.train(["ab cd ef gh"] * 50, TokenizerConfig(kind="char", vocab_size=30, byte_fallback=False))
-    if content is not None:
-        (tmp_path / "phrases.txt").write_bytes(content)
-    with pytest.raises(UserError, match=complaint):
-        lexicon.read(tmp_path / "phrases.txt", plain)
-
-
-def test_a_store_without_phrases_is_refused(store):
-    with pytest.raises(
-        UserError, match="masking.lexicon='mine' finds no phrases in .*; name a file, or use masking.kind=words"
-    ):
-        lexicon.open_lexicon(store, "mine", 10)
-
-
-def test_a_phrase_is_replaced_as_a_whole():
-    phrases = [(10, 11, 12), (13, 14)]
-    ragged = of([np.array([5, 10, 11, 12, 20, 13, 14, 21, 4])] * 4000, np.arange(4000))
-    masking = BoundPhraseMasking(rate=0.5, phrases=lexicon_of(phrases))
-    placed = one_a_row(ragged)
-    masked = mask(placed, first_epoch(ragged), masking)
-    hidden = (masked.tokens == VOCABULARY.mask_id).reshape(4000, -1)
-    for phrase in (slice(1, 4), slice(5, 7)):
-        assert set(hidden[:, phrase].mean(axis=1)) == {0.0, 1.0}
-        assert hidden[:, phrase].mean() == pytest.approx(4 / 7 * 0.8, abs=0.03)
-    assert len(words_of(placed).starts) == 7 * 4000
-
-
-def test_a_phrase_has_the_pieces_of_running_text(tmp_path):
-    """A published byte-level BPE puts no space before a text; inside of a text, a phrase follows one."""
-    trained = tokenizer.train(["the old harbour of the town"] * 20, TokenizerConfig(kind="byte_bpe", vocab_size=280))
-    published = HuggingFaceTokenizer(_without_prefix_space(trained.model))
-    path = tmp_path / "phrases.txt"
-    path.write_text("old harbour\n")
-    tokens, vocabulary = published.encode_flat(["the old harbour of old town"])[0], Vocabulary.of(published)
-    words = Words.of(tokens, np.arange(len(tokens)) == 0, vocabulary)
-    assert len(words.starts) == 6
-    assert lexicon.read(path, published).units(words, tokens, vocabulary.size).tolist() == [0, 1, 3, 4, 5]
-
-
 FREQUENT, RARE = (100, 301 + 50, 101), (110, 111, 112)
 
 
@@ -192,18 +137,3 @@ def test_the_score_by_hand(tmp_path, monkeypatch):
         monkeypatch.setattr(lexicon, "LONGEST", 2)
         mined = [tuple(phrase.tolist()) for phrase in lexicon.collocations(split, VOCABULARY)]
         assert mined.count((10, 11)) == phrases
-
-
-def test_no_phrase_crosses_a_sentence(tmp_path):
-    rng = np.random.default_rng(0)
-    tokens = rng.integers(120, 300, 40_000)
-    tokens[9::10], tokens[10::10] = 10, 11
-    assert lexicon.collocations(write(tmp_path, tokens, 10), VOCABULARY) == []
-
-
-def test_a_large_corpus_is_sampled_everywhere(split, monkeypatch):
-    monkeypatch.setattr(lexicon, "SAMPLE_TOKENS", 20_000)
-    tokens, boundary = lexicon._sample(split)
-    assert 18_000 < len(tokens) <= 20_000 and boundary[0]
-    mined = lexicon.collocations(split, VOCABULARY)
-    assert [tuple(phrase.tolist()) for phrase in mined] == [FREQUENT]

@@ -2,18 +2,18 @@
 
 import hashlib
 import re
-import sys
 import time
 import unicodedata
 
+import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data import sources
-from bertjax.data.config import SPLITTERS
-from bertjax.data.text import sentences, unicode
+from bertjax.data.text import ngrams, unicode
 from bertjax.data.text.sentences import split
+from bertjax.data.text.words import Words
+from tests.ragged import SEP, VOCABULARY
 
 # "|" marks where a sentence ends.
 GOLDEN = [
@@ -84,52 +84,10 @@ def test_sentences_of_other_scripts(marked):
     assert split(" ".join(expected), "punctuation") == expected
 
 
-def test_lines_and_marks():
-    assert split("वह आया| वह गया|| नाम | पता", "punctuation") == ["वह आया|", "वह गया||", "नाम | पता"]
-    assert split("a| b|| c", "punctuation") == ["a| b|| c"]
-    assert split("Mr.\nSmith  and\tI\r\n\n left", "punctuation") == ["Mr.", "Smith and I", "left"]
-    assert split("One. Two.\n\nThree.", "line") == ["One. Two.", "Three."]
-    for marked in (
-        "वह आया।|वह गया।।|हाँ",
-        "يا سلام؟|نعم",
-        "是的．|不，３．１４。|ｶﾅ｡|ｗｗｗ．ａ．ｃｎ",
-        "今日は。|「明日は！」|終わり",
-        "Բարեւ։|Այո",
-        "ያ፡ነው፡፡|እሺ::|አዎ",
-        "你好!|你是谁??|我是乔治.布什,Yahoo!的人.他说“好!”|然后走了",
-    ):
-        assert split(marked.replace("|", ""), "punctuation") == marked.split("|")
-
-
-def test_every_terminal_of_unicode_ends_a_sentence():
-    marks = re.findall(f"[{unicode.TERMINALS}]", "".join(map(chr, range(sys.maxunicode + 1))))
-    assert len(marks) > 150
-    for mark in marks:
-        assert split(f"Ab{mark} Cd", "punctuation") == [f"Ab{mark}", "Cd"], hex(ord(mark))
-
-
 TEXT = st.text() | st.text(st.sampled_from('aI1가.。!?…"”’()[] \t\n\u3000\u2028।॥२།;α»«አ፡ๆก:ա中\u200f'))
 
 
-@given(TEXT, st.sampled_from(SPLITTERS))
-def test_no_character_is_lost(text, splitter):
-    sentences = split(text, splitter)
-    assert "".join("".join(sentences).split()) == "".join(text.split())
-    assert all(sentence.strip() for sentence in sentences)
-
-
-MARKS = [*[". "] * 9, *'.!?…"”)(“。', ".. ", '." ', ".\n", "! ", " (", " ", "\n"]
 WORDS = "Mr mr a.mr _mr ſt no Sept IV civil A A1 b 5 14 2014 3.1 가 이유 Well é word É -".split()
-
-
-@settings(max_examples=500)
-@given(st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(MARKS)).map("".join), max_size=20).map("".join))
-def test_regular_expressions_find_the_ends_that_the_rules_find(text):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sentences, "CERTAIN", {})
-        patch.setattr(sentences, "DOUBTFUL", (sentences.STOP,))
-        by_rules = split(text, "punctuation")
-    assert split(text, "punctuation") == by_rules
 
 
 @pytest.mark.parametrize(
@@ -153,3 +111,80 @@ def test_golden_corpora(corpus, number, digest):
     sentences = [sentence for text in texts for sentence in split(text, "punctuation")]
     assert len(sentences) == number
     assert hashlib.sha256("\n".join(sentences).encode()).hexdigest().startswith(digest)
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("The cat, it sat.", ["The", "cat,", "it", "sat."]),
+        ("판결을  본다.", ["판결을", "본다."]),
+        ("東京タワー、行く。 abc", list("東京タワ") + ["ー、", "行", "く。", "abc"]),
+        ("ที่นี่ ok", ["ที่", "นี่", "ok"]),
+        ("में \u200d हूँ।", ["में", "\u200d", "हूँ।"]),
+        ("", []),
+        ("น้ำ กำลัง", ["น้ำ", "กำ", "ลั", "ง"]),  # a vowel that is a letter of its own to Python
+        ("ﾊﾞｽ", ["ﾊﾞ", "ｽ"]),
+        ("የሰው፡ልጅ፡ሁሉ፡፡ አበበ", ["የሰው፡", "ልጅ፡", "ሁሉ፡፡", "አበበ"]),  # the Ethiopic word separator
+    ],
+)
+def test_words(text, words):
+    assert unicode.words(text) == words
+    assert "".join(unicode.spaced_words(text)) == text
+    assert [word.strip() for word in unicode.spaced_words(text)] == words
+    assert not text or unicode.count_words([" ".join(text.split())]) == [len(words)]
+
+
+TEXTS = [
+    "The quick brown fox, it jumped over: the lazy dog.",
+    "",
+    "one",
+    "\uff21\uff22\uff23 abc ABC\u00df strasse STRASSE",
+    "!?\u2014",
+    "판결은 원심과 같다. 판결은 원심과 다르다.",
+    "我们今天去学校 abc 东京タワー",
+    "ภาษาไทย text",
+]
+
+
+def plain_words(text):
+    """Words by a regular expression over normalized text."""
+    normal = unicodedata.normalize("NFKC", text).casefold()
+    alone = "\u0e00-\u0eff\u3005-\u3007\u3040-\u30ff\u4e00-\u9fff"
+    kept = "".join(c if unicodedata.category(c)[0] in "LMN" else " " for c in normal)
+    return re.findall(f"[{alone}]|[^\\s{alone}]+", kept)
+
+
+def plain_ngrams(text, n):
+    words = plain_words(text)
+    return [tuple(words[i : i + n]) for i in range(max(1, len(words) - n + 1))] if words else []
+
+
+@pytest.mark.parametrize("block, n", [(1 << 20, 5), (16, 1), (1, 3)])
+def test_ngrams_are_equal_exactly_if_their_words_are(monkeypatch, block, n):
+    expected = [plain_ngrams(text, n) for text in TEXTS]
+    monkeypatch.setattr(ngrams, "BLOCK", max(block, max(map(len, TEXTS)) if block < 16 else block))
+    words, words_D = ngrams.word_hashes(TEXTS)
+    assert words_D.tolist() == [len(plain_words(text)) for text in TEXTS]
+    hashes, grams_D = ngrams.ngram_hashes(words, words_D, n)
+    assert grams_D.tolist() == list(map(len, expected))
+    pairs = list(zip(sum(expected, []), hashes.tolist(), strict=True))
+    assert len(set(pairs)) == len({gram for gram, _ in pairs}) == len({value for _, value in pairs})
+
+
+CONTINUES = 400
+
+
+def words_of(tokens: list[int], boundary: list[int] = (0,)) -> Words:
+    tokens, starts = np.array(tokens, np.int32), np.zeros(len(tokens), bool)
+    starts[list(boundary)] = True
+    return Words.of(tokens, starts, VOCABULARY)
+
+
+def test_words_and_stretches_by_hand():
+    words = words_of([10, CONTINUES, 11, SEP, CONTINUES, CONTINUES, 12, 13, CONTINUES, SEP], [0, 8])
+    np.testing.assert_array_equal(words.starts, [0, 2, 4, 6, 7, 8])
+    np.testing.assert_array_equal(words.lengths, [2, 1, 2, 1, 1, 1])
+    np.testing.assert_array_equal(words.stretch_starts, [0, 2, 5])
+    np.testing.assert_array_equal(words.stretch_lengths, [2, 3, 1])
+    np.testing.assert_array_equal(words.stretches, [0, 0, 1, 1, 1, 2])
+    np.testing.assert_array_equal(words.room, [2, 1, 3, 2, 1, 1])

@@ -2,29 +2,19 @@
 
 import copy
 import dataclasses
-import json
-import os
 import pickle
 import random
-import subprocess
-import sys
-import unicodedata
 
 import numpy as np
 import pytest
 import tokenizers
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bertjax.data import tokenizer
 from bertjax.data.examples import Vocabulary
 from bertjax.data.inspect.characters import characters_of
-from bertjax.data.text import unicode
-from bertjax.data.text.sentences import split
 from bertjax.data.tokenizer import SPECIALS
 from bertjax.data.tokenizer_config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, TokenizerConfig, kept_characters
 from bertjax.runtime.errors import UserError
-from tests.data import scripts
 
 KINDS = SENTENCEPIECE_KINDS + HUGGINGFACE_KINDS
 
@@ -59,20 +49,6 @@ def test_symbols_words_and_rows_of_every_kind(trained, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_spelling_of_a_special_symbol_is_ordinary_text(sentences, kind):
-    symbols = [*SPECIALS, "<0x41>", "##a", "\u0120a"]
-    corpus = [*sentences, *(" ".join(symbols) for _ in range(300))]
-    tokens = tokenizer.train(corpus, TokenizerConfig(kind=kind, vocab_size=800))
-    texts = [f"{around}{symbol}{around}" for symbol in symbols for around in ("", " ", "a", "\u00e9", "\uac00", "(")]
-    encoded = tokens.encode(texts)
-    assert pickle.loads(pickle.dumps(tokens)).encode(texts) == encoded
-    for text, ids in zip(texts, encoded, strict=True):
-        assert not (tokens.special_ids - {tokens.unk_id}) & set(ids)
-        if kind != "wordpiece":
-            assert tokens.decode(ids).strip() == text.strip()
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_flat_ids_and_rows_are_those_of_each_sentence(trained, kind):
     tokens = trained[kind]
     for texts in ([], [""], ["the same", "", "\u1112\u1161\u11ab words", "e\u0301 "]):
@@ -85,42 +61,6 @@ def test_flat_ids_and_rows_are_those_of_each_sentence(trained, kind):
     assert examples_BT.tolist() == [[1] * (len(ids) + 2) + [0] * (18 - len(ids)), [1] * 20]
     assert rows[0].tolist() == [5, *ids, 4] + [0] * (18 - len(ids))
     assert rows[1].tolist() == [5, *longer[:18], 4]
-
-
-@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\u2581")))
-def test_bytes_read_back_any_text(trained, text):
-    text = " ".join(word for word in text.split(" ") if word)
-    for kind in (*SENTENCEPIECE_KINDS, "byte_bpe"):
-        [ids] = trained[kind].encode([text])
-        assert trained[kind].unk_id not in ids
-        assert trained[kind].decode(ids) == unicodedata.normalize("NFC", text)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_rows_read_mask_as_the_symbol(trained, kind):
-    tokens = trained[kind]
-    texts = ["the [MASK] words", " the same ", ""]
-    masked, *others = tokens.rows(texts, seq_len=30)[0].tolist()
-    [ids] = tokens.encode_masked(texts[:1])
-    assert ids.count(tokens.mask_id) == 1
-    assert masked == [tokens.cls_id, *ids, tokens.sep_id] + [tokens.pad_id] * (28 - len(ids))
-    for row, ids in zip(others, tokens.encode(texts[1:]), strict=True):
-        assert row[: len(ids) + 2] == [tokens.cls_id, *ids, tokens.sep_id], "without [MASK], `encode` is what counts"
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_normalizers(korean, kind):
-    text = "\u2460 5\u33a1 \u2163 \uac00"  # a circled number, a unit, a Roman numeral
-    corpus = [*korean, *[text, "1 5m2 IV"] * 9]
-    covering = {} if kind == "byte_bpe" else {"character_coverage": 1.0}
-    nfc, nfkc = (
-        tokenizer.train(corpus, TokenizerConfig(kind=kind, vocab_size=1800, normalizer=normalizer, **covering))
-        for normalizer in ("nfc", "nfkc")
-    )
-    assert nfc.encode([text]) == nfc.encode([unicodedata.normalize("NFD", text)])
-    assert nfc.decode(nfc.encode([text])[0]) == text
-    assert nfkc.decode(nfkc.encode([text])[0]) == "1 5m2 IV \uac00"
-    assert nfc.fingerprint != nfkc.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -140,22 +80,6 @@ def test_continuations_as_literals(trained, kind, text, continuing):
     assert {tokens.piece(i): i in tokens.continuation_ids for i in ids} == continuing
 
 
-def test_training_does_not_depend_on_the_threads(tmp_path, sentences, trained):
-    (tmp_path / "sentences.json").write_text(json.dumps(sentences))
-    script = (
-        "import json, sys; from bertjax.data import tokenizer; from bertjax.data.config import TokenizerConfig\n"
-        f"sentences = json.load(open({str(tmp_path / 'sentences.json')!r}))\n"
-        f"trained = (tokenizer.train(sentences, TokenizerConfig(kind=kind, vocab_size=800)) for kind in {KINDS})\n"
-        "print(*(tokens.fingerprint for tokens in trained))"
-    )
-    for threads, hash_seed in ((1, 1), (3, 2)):
-        environment = {"RAYON_NUM_THREADS": str(threads), "PYTHONHASHSEED": str(hash_seed)}
-        done = subprocess.run(
-            [sys.executable, "-c", script], env=os.environ | environment, capture_output=True, text=True, check=True
-        )
-        assert done.stdout.split() == [trained[kind].fingerprint for kind in KINDS]
-
-
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "wordpiece", "byte_bpe"])
 def test_too_small_a_corpus_names_the_possible_size(sentences, kind, capfd):
     with pytest.raises(UserError, match=r"vocab_size=8000 is too large.* ask for at most (\d+)") as caught:
@@ -165,21 +89,6 @@ def test_too_small_a_corpus_names_the_possible_size(sentences, kind, capfd):
     assert capfd.readouterr() == ("", "")
     with pytest.raises(UserError, match=r"vocab_size=50 is too small.* take \d+"):
         tokenizer.train(sentences, TokenizerConfig(kind=kind, vocab_size=50))
-
-
-@pytest.mark.parametrize(
-    "choices, refused",
-    [
-        ({"kind": "words"}, "kind='words' is unknown; choose one of unigram, bpe, char, wordpiece, byte_bpe"),
-        ({"lowercase": True}, "lowercase=True has no effect with kind=unigram; remove it, or choose one of wordpiece"),
-        ({"kind": "wordpiece", "byte_fallback": False}, "byte_fallback=False has no effect with kind=wordpiece"),
-        ({"kind": "bpe", "character_coverage": 0.95}, "character_coverage=0.95 is below 0.98, the least that"),
-        ({"kind": "byte_bpe", "character_coverage": 1.0}, "character_coverage=1.0 has no effect with kind=byte_bpe"),
-    ],
-)
-def test_choices_that_make_no_sense(choices, refused):
-    with pytest.raises(UserError, match=refused):
-        TokenizerConfig(**choices)
 
 
 @pytest.mark.parametrize(
@@ -203,25 +112,6 @@ def test_kept_characters_are_pieces(kind, in_file, tmp_path):
     assert kept_characters(dataclasses.replace(config, **keep)) == "乙甲"
 
 
-def test_characters_with_a_piece_do_not_become_bytes():
-    """In byte-level BPE a character alone has the byte of the space before it too."""
-    draw = random.Random(0)
-    sentences = ["".join(draw.choices("一二三四五六七八九十", k=20)) for _ in range(200)] + ["一甲"]
-    tokens = tokenizer.train(sentences, TokenizerConfig(kind="byte_bpe", vocab_size=300))
-    assert characters_of(sentences, tokens).missing == {"甲": 1}
-
-
-@pytest.mark.parametrize("kind", ["unigram", "byte_bpe"])
-def test_words_between_ethiopic_separators_are_words(kind):
-    """Traditional text has U+1361 and no space between words; a word would be a whole sentence."""
-    texts = [text.replace(" ", "\u1361") for text in scripts.made("ethiopic", 40)]
-    sentences = [sentence for text in texts for sentence in split(text, "punctuation")]
-    tokens = tokenizer.train(sentences, TokenizerConfig(kind=kind, vocab_size=450))
-    ids, _ = tokens.encode_flat(sentences)
-    words = len(ids) - np.count_nonzero(Vocabulary.of(tokens).continues_word[ids])
-    assert words == pytest.approx(sum(unicode.count_words(sentences)), rel=0.2)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_saved_tokenizer_is_loaded_by_all(tmp_path, trained, kind):
     trained[kind].save(tmp_path)
@@ -240,23 +130,3 @@ def test_a_saved_tokenizer_is_loaded_by_all(tmp_path, trained, kind):
         assert opened.encode(text).ids == trained[kind].encode([text])[0]
         assert opened.encode("[MASK]").ids == [trained[kind].mask_id]
         assert tokenizer.from_model(tmp_path / model) == trained[kind]
-
-
-@pytest.mark.parametrize("kind, model", [("unigram", "tokenizer.model"), ("wordpiece", "tokenizer.json")])
-def test_an_altered_folder_or_one_of_another_format_is_refused(tmp_path, trained, kind, model):
-    with pytest.raises(UserError, match="no readable tokenizer"):
-        tokenizer.load(tmp_path)
-    trained[kind].save(tmp_path)
-    (tmp_path / model).write_bytes(trained[kind].model + b" ")
-    with pytest.raises(UserError, match=f"{model} was altered"):
-        tokenizer.load(tmp_path)
-    record = json.loads((tmp_path / "bertjax_tokenizer.json").read_text())
-    for version in (1, 3):
-        (tmp_path / "bertjax_tokenizer.json").write_text(json.dumps({"format_version": version}))
-        line = f"the tokenizer in {tmp_path} has format {version}, and this bertjax reads format 2; use "
-        with pytest.raises(UserError, match=f"^{line}the version that wrote it$"):
-            tokenizer.load(tmp_path)
-    for damaged in ([1], {"format_version": 2}, record | {"model_file": "../model"}):
-        (tmp_path / "bertjax_tokenizer.json").write_text(json.dumps(damaged))
-        with pytest.raises(UserError, match="no readable tokenizer"):
-            tokenizer.load(tmp_path)

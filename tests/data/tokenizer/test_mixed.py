@@ -1,17 +1,19 @@
 """Two WordPiece vocabularies in one tokenizer: which words each splits, and what is refused."""
 
-import json
+import itertools
 import pickle
+import unicodedata
 
 import numpy as np
 import pytest
 
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
-from bertjax.data.tokenizer import new_pieces, trimming
+from bertjax.data.tokenizer import alignment, new_pieces, trimming
 from bertjax.data.tokenizer.mixed import MixedTokenizer
 from bertjax.interop import tokenizers
 from bertjax.runtime.errors import UserError
+from tests.data.tokenizer.conftest import KINDS
 
 TEXTS = ["The cat sat on mats, catching rats and bats.", "A dog dogs the catcher; the cat sat."]
 LETTERS = " ".join("abcdefghijklmnopqrstuvwxyz") + " ,.; "
@@ -59,29 +61,6 @@ def test_each_word_is_split_by_one_of_both(vocabularies):
         assert [text[a:b].lower() for a, b in spans] == [mixed.piece(i).removeprefix("##") for i in ids]
 
 
-@pytest.mark.parametrize("share, index", [(0.0, 0), (1.0, 1)])
-def test_a_share_of_0_or_1_is_one_vocabulary(vocabularies, share, index):
-    mixed = new_pieces.mix(*vocabularies, share).tokenizer
-    for text in TEXTS:
-        assert pieces(mixed, text) == pieces(vocabularies[index], text)
-
-
-def test_ids_are_those_of_the_first_and_new_pieces_follow(vocabularies):
-    first, second = vocabularies
-    extension = new_pieces.mix(first, second, 0.5)
-    mixed = extension.tokenizer
-    assert [mixed.piece(i) for i in range(first.vocab_size)] == [first.piece(i) for i in range(first.vocab_size)]
-    assert extension.pieces and mixed.vocab_size == first.vocab_size + len(extension.pieces)
-    assert tuple(mixed.piece(first.vocab_size + i) for i in range(len(extension.pieces))) == extension.pieces
-    for piece, parts in zip(extension.pieces, extension.parts, strict=True):
-        assert "".join(first.piece(i).removeprefix("##") for i in parts) == piece.removeprefix("##")
-    ordinary = [i for i in range(second.vocab_size) if i not in second.special_ids]
-    assert [mixed.piece(mixed.second_ids[i]) for i in ordinary] == [second.piece(i) for i in ordinary]
-    for name in ("pad_id", "unk_id", "sep_id", "cls_id", "mask_id"):
-        assert mixed.second_ids[getattr(second, name)] == getattr(mixed, name) == getattr(first, name)
-    assert mixed.second_fingerprint == second.fingerprint
-
-
 def test_a_word_that_the_second_vocabulary_lacks_has_pieces_of_the_first():
     first, second = trained("naïve cat " + LETTERS, 66), trained(LETTERS, 62)
     assert pieces(second, "naïve") == ["[UNK]"]
@@ -97,17 +76,6 @@ def test_it_is_saved_and_sent_to_other_processes(vocabularies, tmp_path):
         assert other.encode(TEXTS) == mixed.encode(TEXTS)
 
 
-@pytest.mark.parametrize(
-    "change, complaint",
-    [({"share": 2.0}, "the share of its second vocabulary is 2.0"), ({"ids": [10**6]}, "are not ids of its pieces")],
-)
-def test_altered_files_are_refused(vocabularies, change, complaint):
-    description = json.loads(new_pieces.mix(*vocabularies, 0.5).tokenizer.model)
-    description["mixed"] |= change
-    with pytest.raises(ValueError, match=complaint):
-        MixedTokenizer(json.dumps(description).encode()).check()
-
-
 def test_what_needs_one_vocabulary_refuses_it(vocabularies, tmp_path):
     mixed = new_pieces.mix(*vocabularies, 0.5).tokenizer
     with pytest.raises(UserError, match="has a second vocabulary already"):
@@ -118,9 +86,50 @@ def test_what_needs_one_vocabulary_refuses_it(vocabularies, tmp_path):
         tokenizers.write(tmp_path, mixed, 32)
 
 
-def test_vocabularies_that_do_not_fit_are_refused(vocabularies):
-    first, second = vocabularies
-    with pytest.raises(UserError, match="--share=1.5 must be a probability"):
-        new_pieces.mix(first, second, 1.5)
-    with pytest.raises(UserError, match="--mix reads ÉA as ÉA and the model as ea; .* same data.tokenizer.lowercase"):
-        new_pieces.mix(first, trained(OTHERS, 70), 0.5)
+# A composed syllable, a unit, stacked accents, a circled number, a ligature, a plane-1 character.
+HARD = " \u33a1\uc640  \u1112\u1161\u11ab\u2460\t \uae00 e\u0301\u0302t\u00e9 \ufb01 \U0001f642x \u0130I\u0327"
+
+
+@pytest.fixture(scope="module", params=[*zip(KINDS, itertools.cycle(("nfkc", "nfc")))])
+def aligned(request, sentences, korean):
+    """(tokenizer, its Unicode normalization form) of every kind."""
+    kind, normalizer = request.param
+    config = TokenizerConfig(kind=kind, vocab_size=2000, normalizer=normalizer)
+    return tokenizer.train([*sentences, *korean, *[HARD] * 20], config), normalizer.upper()
+
+
+def text_of(tokens, token_id):
+    """Return the text of a token; empty for [UNK] and for a part of a character."""
+    if token_id in tokens.special_ids | tokens.byte_ids:
+        return None
+    piece = tokens.piece(token_id).removeprefix("##").replace("\u2581", " ").replace("\u0120", " ").strip()
+    return None if "\ufffd" in tokens.decode([token_id]) else piece
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_a_token_spells_its_characters(aligned, sentences, korean, form):
+    tokens, normalizer = aligned
+    texts = [unicodedata.normalize(form, text) for text in (*sentences[:99], *korean[:99])]
+    encoded = tokens.encode_with_offsets(texts)
+    assert [ids for ids, _ in encoded] == tokens.encode(texts)
+    compared = 0
+    for text, (ids, spans) in zip(texts, encoded, strict=True):
+        assert spans.dtype == np.int64 and spans.shape == (len(ids), 2)
+        for token_id, (start, stop) in zip(ids, spans.tolist()):
+            spelled = text_of(tokens, token_id)
+            characters = text[start:stop]
+            if spelled is None or unicodedata.normalize("NFKC", characters) != unicodedata.normalize("NFC", characters):
+                continue  # parts of one character share it
+            assert unicodedata.normalize(normalizer, characters) == spelled
+            compared += 1
+    assert compared > 2000
+
+
+def test_an_accent_belongs_to_its_letter():
+    text = "ae\u0301\u0302\uac00\u1112\u1161\u11ab\u0301"
+    parts, composed = alignment.stretches(text)
+    assert parts == ["a", "e\u0301\u0302", "\uac00", "\u1112\u1161\u11ab\u0301"]
+    assert composed == ["a", "\u00e9\u0302", "\uac00", "\ud55c\u0301"]
+    spans = np.array([[0, 1], [1, 2], [2, 3], [4, 6], [6, 6]])
+    assert alignment.whole(spans, parts, composed).tolist() == [[0, 1], [1, 4], [1, 4], [5, 9], [9, 9]]
+    assert alignment.trimmed(np.array([[0, 4], [1, 3], [2, 4]]), " a  ").tolist() == [[1, 2], [1, 2], [4, 4]]

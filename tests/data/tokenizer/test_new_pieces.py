@@ -1,18 +1,15 @@
 """New pieces of a WordPiece vocabulary: ids, changed words, mining, and errors."""
 
 import collections
-import itertools
 import json
 
 import numpy as np
 import pytest
 
 from bertjax.data import tokenizer
-from bertjax.data.config import TokenizerConfig
 from bertjax.data.tokenizer import new_pieces, tokenizer_json, trimming, wordpiece
 from bertjax.runtime.errors import UserError
 from tests.data.tokenizer.conftest import KINDS
-from tests.interop import models
 
 SYMBOLS = ["[PAD]", "[UNK]", "[SEP]", "[CLS]", "[MASK]"]
 
@@ -41,43 +38,6 @@ def test_old_ids_stay_and_new_ones_follow_in_order(tmp_path):
     assert extension.tokenizer.continuation_ids == old.continuation_ids | {10}
 
 
-def test_what_new_pieces_change(tmp_path):
-    letters = "abcde"
-    old = with_pieces(tmp_path, *letters, *(f"##{c}" for c in letters), "de", "##bc")
-    new = new_pieces.extend(old, ["abd", "##ce"]).tokenizer
-    words = ["".join(word) for word in itertools.product(letters, repeat=4)]
-    changed = {word for word in words if read(old, word) != read(new, word)}
-    assert changed and all(word.startswith("abd") or "ce" in word[1:] for word in changed)
-    assert read(new, "abd ABD abde cab") == ["abd", "abd", "abd", "##e", "c", "##a", "##b"]
-    assert old.unk_id not in sum(new.encode(words), [])
-    old = with_pieces(tmp_path, "a", "##b", "#")
-    extension = new_pieces.extend(old, ["zab", "##zab", "ab"])
-    assert extension.parts == ((old.unk_id,), (old.unk_id,), (5, 6))
-    # A longer word may then become [UNK], since WordPiece does not backtrack to a shorter piece.
-    old = with_pieces(tmp_path, "c", "cov", "##v", "##o", "##idx", "##i", "##d")
-    assert read(old, "covidx") == ["cov", "##idx"]
-    extension = new_pieces.extend(old, ["covid"])
-    assert read(extension.tokenizer, "covidx") == ["[UNK]"] and extension.no_continuation == ("x",)
-    assert new_pieces.extend(with_pieces(tmp_path, "c", "##o", "##v", "#", "c#]"), ["cov"]).no_continuation == ()
-
-
-@pytest.mark.parametrize(
-    "pieces, complaint",
-    [
-        (["COVID"], r"no text could become 1 of the 1 new pieces \('COVID' is read as 'covid'\)"),
-        (["a-b", "ab"], r"1 of the 2 new pieces \('a-b' is read as 'a' '-' 'b'\)"),
-        (["two words"], "'two words' is read as 'two' 'words'"),
-        (["##a-b"], "'##a-b' is read as 'aa' '-' 'b'"),
-        (["a" * 101], f"'{'a' * 101}' is too long"),
-        ([f"A{i}" for i in "bcdefg"], "and 2 more"),
-        (["a", "[CLS]"], "all 2 pieces are in the vocabulary already"),
-    ],
-)
-def test_pieces_that_no_text_could_become_are_refused(tmp_path, pieces, complaint):
-    with pytest.raises(UserError, match=complaint):
-        new_pieces.extend(with_pieces(tmp_path, "a", "##a", "##b"), pieces)
-
-
 def test_mining_takes_what_saves_the_most_tokens(tmp_path):
     letters = "abcde"
     tokens = with_pieces(tmp_path, *letters, *(f"##{c}" for c in letters), "1", "##1", "bad")
@@ -87,28 +47,6 @@ def test_mining_takes_what_saves_the_most_tokens(tmp_path):
     assert new_pieces.mine(counts, tokens, 4) == ["abcde", "abc", "ab", "zz"]
     with pytest.raises(UserError, match="--new-pieces=5 is too many: 4 words .* ask for at most 4"):
         new_pieces.mine(counts, tokens, 5)
-
-
-@pytest.mark.parametrize("kind, named", [("unigram", "SentencePiece"), ("byte_bpe", "byte-level BPE")])
-def test_other_tokenizers_are_refused(kind, named):
-    text = ["the cat sat on the mat and the dog ran off with a hat"] * 20
-    config = TokenizerConfig(kind=kind, vocab_size=280, character_coverage=0.9995)
-    with pytest.raises(UserError, match=f"need a WordPiece tokenizer, this one is {named}"):
-        new_pieces.wordpiece(tokenizer.train(text, config))
-    assert new_pieces.wordpiece(models.trained())
-
-
-def test_files_of_pieces(tmp_path):
-    path = tmp_path / "pieces.txt"
-    path.write_bytes("\ufeffone\r\n\n  two \n##three".encode())
-    assert new_pieces.read(path) == ["one", "two", "##three"]
-    path.write_text("\n \n")
-    with pytest.raises(UserError, match="pieces.txt is empty; write a piece a line"):
-        new_pieces.read(path)
-    path.write_bytes(b"\xff\xfe\xfa")
-    for name in (path, tmp_path / "none.txt", tmp_path):
-        with pytest.raises(UserError, match="cannot be read .*; name a UTF-8 text file"):
-            new_pieces.read(name)
 
 
 @pytest.fixture(params=[*KINDS, "unigram_json"])

@@ -1,27 +1,18 @@
 """DistilBERT's student and teacher: losses, teachers that do not fit, and files that are opened once."""
 
 import dataclasses
-import functools
 import shutil
 from pathlib import Path
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.extend import core
 
 from bertjax.config import export
 from bertjax.config.config import Config, from_dict, to_dict
 from bertjax.config.export import Export
 from bertjax.config.task import Task
-from bertjax.models import kernels, mixing
-from bertjax.models.bert import BertEmbeddings
-from bertjax.models.blocks.modern import ModernBlock
-from bertjax.models.config import Execution
-from bertjax.models.flops import Counts
-from bertjax.models.model import Model
 from bertjax.objectives.distill.distilled import Distilled
 from bertjax.objectives.distill.losses import Values
 from bertjax.objectives.distill.losses.hidden import OutputCosine
@@ -31,8 +22,6 @@ from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.losses import kl_divergence
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import UserError
-from bertjax.training.feeds import Feeds
-from bertjax.training.flops import StepFlops
 from bertjax.training.program import Program
 from bertjax.training.stage_flops import of_stage
 from tests import batches
@@ -79,12 +68,6 @@ def test_the_cosine_is_that_of_real_tokens():
     assert 0 < is_real_BT.sum() < is_real_BT.size
     np.testing.assert_allclose(total, (1 - cosines).sum(), rtol=1e-5)
     assert OutputCosine().weight(batch, None) == is_real_BT.sum()
-
-
-def test_a_student_may_be_half_as_deep_and_without_segments(teacher):
-    student = dataclasses.replace(batches.ENCODER, layers=1, embeddings=BertEmbeddings(segments=0))
-    result = losses(teacher, params_of(student), student=student)
-    assert result["soft"] > 0.0 and np.isfinite(list(result.values())).all()
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0, 5.0])
@@ -134,16 +117,6 @@ def test_the_soft_loss_on_all_tokens_is_computed_a_few_rows_at_a_time(teacher, m
     assert shape(8) not in str(jax.make_jaxpr(actual)(params))
 
 
-def products_with(jaxpr: core.Jaxpr, size: int) -> int:
-    """Return how many products of a program, and of the programs in it, read or write an array of this size."""
-    count = 0
-    for equation in jaxpr.eqns:
-        arrays = [*equation.invars, *equation.outvars]
-        count += equation.primitive.name == "dot_general" and any(array.aval.size == size for array in arrays)
-        count += sum(products_with(inner, size) for inner in core.jaxprs_in_params(equation.params))
-    return count
-
-
 def test_the_soft_loss_on_all_tokens_is_another_than_on_masked_ones(teacher):
     params = jax.tree.map(np.cos, params_of(dataclasses.replace(batches.ENCODER, layers=1)))
     (everywhere, (_, tokens)), (masked, (_, predicted)) = (
@@ -151,30 +124,6 @@ def test_the_soft_loss_on_all_tokens_is_another_than_on_masked_ones(teacher):
     )
     assert tokens == np.sum(BATCH["examples_BT"] > 0) and predicted == np.sum(BATCH["mlm_weights_BK"])
     assert abs(everywhere - masked) > 1e-3
-
-
-def test_metrics_of_two_losses_on_logits_are_told_apart(teacher):
-    """With one such loss the metric is `agreement`, as above."""
-    both = {"masked": SoftLogits(), "all": TokenLogits(), "cosine": OutputCosine()}
-    objective = dataclasses.replace(distilled(), losses=both).bind_teacher(teacher)
-    model, frozen = objective.model(teacher.config), objective.frozen_params(teacher.config)
-    _, metrics = objective.terms(model, teacher.params, frozen, BATCH, jax.random.key(0), False)
-    weights = {name: int(weight) for name, (_, weight) in metrics.items() if "agreement" in name}
-    predicted, tokens = np.sum(BATCH["mlm_weights_BK"]), np.sum(BATCH["examples_BT"] > 0)
-    assert weights == {"masked_agreement": predicted, "all_agreement": tokens}
-
-
-def test_products_with_the_vocabulary_at_all_tokens_count_as_operations(teacher):
-    """Those of the student forward and backward, those of the teacher forward."""
-
-    def operations(kind: type, **counts: float) -> float:
-        parts = distilled(soft=kind).bind_teacher(teacher).flops_parts(batches.ENCODER)
-        return StepFlops(parts).useful(Counts(**{"tokens": 0, "token_pairs": 0} | counts))
-
-    head = 2.0 * (16 + 100) * 16
-    assert operations(TokenLogits, predictions=5) == 3 * 5 * head
-    assert operations(SoftLogits, predictions=5) == (3 + 1) * 5 * head
-    assert operations(TokenLogits, tokens=7) - operations(SoftLogits, tokens=7) == pytest.approx((3 + 1) * 7 * head)
 
 
 def test_students_and_teachers_that_do_not_fit(teacher):
@@ -192,44 +141,10 @@ def test_students_and_teachers_that_do_not_fit(teacher):
         Distilled(Classification(), losses={"soft": TokenLogits()}).teacher_heads(encoder)
 
 
-def test_the_output_is_that_of_the_final_norm():
-    """A pre-norm encoder norms its last states, and heads read the result."""
-    encoder = batches.ENCODER.replace({"block": ModernBlock(), "embeddings.positions": "none"})
-    params = batches.filled(batches.param_shapes(MaskedLM(), encoder, BATCH))
-    model = MaskedLM().model(encoder)
-    variables, names = {"params": params}, ("hidden", "output")
-    _, captured = mixing.apply_capturing(model, variables, BATCH, method=Model.encode, names=names, layers=(0, 1, 2))
-    expected = model.apply(variables, BATCH, method=Model.encode).hidden
-    np.testing.assert_allclose(captured["output"], expected, rtol=1e-6)
-    assert np.abs(captured["output"] - captured["hidden"][-1]).max() > 0.1
-
-
-def test_the_output_alone_needs_no_value_of_a_layer():
-    """So that a kernel, which keeps no probabilities, computes the encoder of a student with this loss alone."""
-    execution = Execution(attention=kernels.SPLASH)
-    encoder = dataclasses.replace(batches.ENCODER, max_positions=256, execution=execution)
-    model, ones = MaskedLM().model(encoder), jnp.ones((1, 256), jnp.int32)
-    batch = {f"{name}_BT": ones for name in ("tokens", "segments", "positions", "examples")}
-    batch["summary_positions_BN"] = ones[:, :1]
-    params = jax.eval_shape(lambda: model.init(jax.random.key(0), batch, method=Model.encode))
-
-    def output(variables):
-        arguments = {"method": Model.encode, "names": ("output",), "layers": ()}
-        return mixing.apply_capturing(model, variables, batch, **arguments)[1]["output"]
-
-    with mock.patch.object(kernels, "attend_by_splash", functools.partial(kernels.attend_by_splash, interpret=True)):
-        assert jax.eval_shape(output, params).shape == (1, 256, encoder.width)
-
-
 def test_a_teacher_needs_a_masked_lm_head(teacher):
     headless = dataclasses.replace(teacher, params={"encoder": teacher.params["encoder"]})
     with pytest.raises(UserError, match="has no masked-LM head on its encoder to imitate"):
         distilled().bind_teacher(headless).frozen_params(batches.ENCODER)
-
-
-def test_a_folder_that_is_not_an_export(tmp_path):
-    with pytest.raises(UserError, match="is not an export: bertjax.json is missing"):
-        Teacher.read(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -272,16 +187,3 @@ def test_a_teacher_is_opened_once(folder, store, tmp_path, monkeypatch):
     assert of_stage(task, 0).parts[1].encoder.layers == 3 and task.frozen.keys() == {"teacher"}
     task.chunk.lower(again.abstract_state, task.abstract_frozen, task.abstract_batches(config.stages[0], 2))
     assert opened == [gone]
-
-
-def test_a_teacher_of_another_tokenizer_is_refused(folder, store):
-    config = from_dict(settings(batches.ENCODER, **plain(distilled(), folder)))
-
-    def feeds(teacher: Teacher) -> Feeds:
-        task = dataclasses.replace(config.task, objective=config.task.objective.bind_teacher(teacher))
-        return Feeds(dataclasses.replace(config, tasks={"task": task}), store)
-
-    teacher = Teacher.read(folder)
-    assert feeds(teacher).objectives["task"].bound_teacher is None, "data workers need not receive its weights"
-    with pytest.raises(UserError, match="has another tokenizer than the corpus; set data.tokenizer.model="):
-        _ = feeds(dataclasses.replace(teacher, tokenizer_fingerprint="")).objectives

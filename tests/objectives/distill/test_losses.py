@@ -17,7 +17,6 @@ from bertjax.objectives.distill.losses.layer_map import last, skip, uniform
 from bertjax.objectives.distill.losses.logits import SoftLogits
 from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.finetuning.classification import Classification
-from bertjax.objectives.finetuning.multi_label import MultiLabel
 from bertjax.objectives.finetuning.question_answering import QuestionAnswering
 from bertjax.objectives.finetuning.regression import Regression
 from bertjax.objectives.finetuning.tagging import Tagging
@@ -172,17 +171,6 @@ def test_soft_logits(compare, temperature):
     assert agreed == ((own.argmax(-1) == target.argmax(-1)) * weights).sum() and counted == weights.sum()
 
 
-def test_a_yes_or_no_for_each_class_is_a_distribution_of_two():
-    objective, batch = MultiLabel(classes=("a", "b", "c")), {"weights_BN": np.array([[1.0, 0.0]], np.float32)}
-    own, target = (DRAW.normal(size=(1, 2, 3)).astype(np.float32) for _ in range(2))
-    student, teacher = (Values(STUDENT, objective.soft_logits(x, batch), {}, ()) for x in (own, target))
-    weights = objective.soft_weights(batch)
-    total, _ = SoftLogits().terms(student, teacher, batch, {}, weights)
-    q, p = (1 / (1 + np.exp(-x[0, 0].astype(np.float64))) for x in (own, target))
-    expected = np.mean(p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q)))
-    assert float(total / SoftLogits().weight(batch, weights)) == pytest.approx(expected, rel=1e-5)
-
-
 def test_layer_maps():
     assert uniform(0, 3, 12) == ((0, 0), (1, 4), (2, 8), (3, 12)) and uniform(1, 2, 4) == ((1, 2), (2, 4))
     assert skip(0, 6, 12) == ((1, 2), (2, 4), (3, 6), (4, 8), (5, 10)), "PKD-Skip"
@@ -289,6 +277,7 @@ def loss_of(objective, params, encoder=ENCODER):
     return losses(params, objective.frozen_params(encoder))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", OBJECTIVES)
 def test_every_objective_has_every_loss(kind):
     """Gradients reach the student, and a step along them lowers the loss."""
@@ -331,13 +320,6 @@ def test_groups_of_layers_learn_what_layers_with_copies_of_their_parameters_lear
         np.testing.assert_allclose(parts[name], expected[name], rtol=1e-5, err_msg=name)
 
 
-def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it():
-    losses = {name: loss for name, loss in LOSSES.items() if name not in ("states",)}
-    objective = bound(MaskedLM(), losses, teacher_config=ENCODER)
-    parts = loss_of(objective, objective.bound_teacher.params)
-    assert {name: abs(float(parts[name])) < 1e-6 for name in losses} == dict.fromkeys(losses, True)
-
-
 def test_the_teacher_keeps_how_its_head_reads_hidden_states():
     objective = bound(Classification(classes=("a", "b"), pooling="mean"), {"soft": SoftLogits()})
     teacher = dataclasses.replace(objective.bound_teacher, objective={"classes": ["a", "b"], "pooling": "cls"})
@@ -361,33 +343,3 @@ def test_the_classes_of_a_teacher_are_matched_by_name(kind):
     )
     expected = loss_of(objective, params)["soft"]
     np.testing.assert_allclose(loss_of(objective.bind_teacher(other), params)["soft"], expected, rtol=1e-6)
-
-
-def test_a_teacher_needs_no_head_without_soft_logits():
-    objective = bound(Classification(classes=("a", "b")), {"hidden": HiddenStates()})
-    headless = dataclasses.replace(
-        objective.bound_teacher, params={"encoder": objective.bound_teacher.params["encoder"]}
-    )
-    assert objective.bind_teacher(headless).frozen_params(ENCODER)["teacher"]["heads"] == {}
-    with pytest.raises(UserError, match="has no classification head on its encoder to imitate"):
-        soft = dataclasses.replace(objective, losses={"soft": SoftLogits()})
-        soft.bind_teacher(headless).frozen_params(ENCODER)
-
-
-def test_only_the_layers_that_a_loss_needs_are_captured():
-    """No array of all layers of the teacher's states, queries or keys exists in the program."""
-    config = dataclasses.replace(ENCODER, layers=6)
-    objective = bound(MaskedLM(), {"hidden": HiddenStates(pairs_of_layers=((1, 3),))}, config)
-    assert objective.layers(ENCODER, config) == ((0,), (2,))
-    params = batches.filled(batches.param_shapes(objective, ENCODER, BATCH_OF_MODEL))
-    program = str(jax.make_jaxpr(lambda params: loss_of(objective, params))(params))
-    rows, seq_len, width = 4, 16, 16
-    assert f"f32[1,{rows},{seq_len},{width}]" in program, "the states of one layer"
-    assert not any(f"f32[{layers},{rows},{seq_len},{width}]" in program for layers in (3, 4, 5, 6, 7))
-
-
-def test_loss_weights():
-    objective = dataclasses.replace(bound(MaskedLM(), {"soft": SoftLogits(factor=3.0)}), own_factor=0.5)
-    assert objective.loss_weights(["mlm", "soft"], step=0) == {"mlm": 0.5, "soft": 3.0}
-    with pytest.raises(UserError, match="objective.losses has the name 'mlm' of a term"):
-        bound(MaskedLM(), {"mlm": SoftLogits()}).weights(BATCH_OF_MODEL)

@@ -10,7 +10,6 @@ import pytest
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.vocabulary import encoder_shapes
 from bertjax.objectives.distill.distilled import Distilled
-from bertjax.objectives.distill.losses.hidden import HiddenStates
 from bertjax.objectives.distill.losses.parameters import Parameters
 from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.pretraining.mlm import MaskedLM
@@ -122,29 +121,6 @@ def test_the_teacher_does_not_run():
     program = str(jax.make_jaxpr(lambda params: loss_of(objective, params))(params))
     rows, seq_len = BATCH["tokens_BT"].shape
     assert f"f32[{rows},{seq_len},16]" in program and f"f32[{rows},{seq_len},24]" not in program
-
-
-def test_frozen_embeddings_are_those_of_the_second_vocabulary():
-    objective = bound(Parameters())
-    word = objective.frozen_params(STUDENT)["teacher"]["encoder"]["embeddings"]["word"]
-    assert word.shape == (128, 24) and not word[100:].any()
-    assert np.array_equal(word[:100], objective.bound_teacher.params["encoder"]["embeddings"]["word"][SECOND])
-    with pytest.raises(UserError, match="has 100 tokens and the student 90; set model.vocab_size=100"):
-        objective.frozen_params(dataclasses.replace(STUDENT, vocab_size=90))
-
-
-def test_which_tokenizer_the_corpus_needs():
-    teacher = bound(Parameters()).bound_teacher
-    teacher.check_tokenizer("small", reads_text=False)
-    teacher.check_tokenizer("large")
-    with pytest.raises(UserError, match="has a second vocabulary, which is not that of the corpus; .* --mix"):
-        teacher.check_tokenizer("large", reads_text=False)
-    with pytest.raises(UserError, match="has another tokenizer than the corpus; set data.tokenizer.model=a/teacher"):
-        teacher.check_tokenizer("small")
-    alone = dataclasses.replace(teacher, second_ids=None)
-    alone.check_tokenizer("large", reads_text=False)
-    assert not Distilled(MaskedLM(), losses={"p": Parameters()}).reads_text
-    assert Distilled(MaskedLM(), losses={"p": Parameters(), "h": HiddenStates()}).reads_text
 
 
 @pytest.mark.parametrize(

@@ -6,21 +6,15 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from scipy import stats
 
-from bertjax.data.batch import Draw
-from bertjax.models import cut
-from bertjax.models.blocks.mobilebert import MobileBertBlock
 from bertjax.models.blocks.modern import ModernBlock
-from bertjax.objectives.distill import replacing
 from bertjax.objectives.distill.distilled import Distilled
 from bertjax.objectives.distill.losses.hidden import HiddenStates, OutputCosine
-from bertjax.objectives.distill.losses.logits import SoftLogits, TokenLogits
+from bertjax.objectives.distill.losses.logits import TokenLogits
 from bertjax.objectives.distill.replacing import RATE, SEED, Replacing
 from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.pretraining.mlm import MaskedLM
-from bertjax.objectives.pretraining.permutation import PermutationLM
 from bertjax.runtime.errors import UserError
 from tests import batches
 
@@ -74,68 +68,10 @@ def test_no_module_replaced_is_the_predecessor_and_its_layers_have_no_gradient()
     assert np.any(gradient["heads"]["classification"]["kernel"])
 
 
-@pytest.mark.slow
-def test_a_module_is_layers_of_the_predecessor_in_a_row():
-    """With the second module replaced, the model has layers 0 and 1 of the predecessor and layer 1 of the successor."""
-    own, other = params_of(SUCCESSOR)["encoder"]["layers"], params_of(PREDECESSOR, 0.2)["encoder"]["layers"]
-    layers, mask_L = replacing.mixed(own, other, np.array([False, True]))
-    np.testing.assert_array_equal(mask_L, [1, 1, 1, 0])
-    for mixed, of_own, of_other in zip(*map(jax.tree.leaves, (layers, own, other)), strict=True):
-        np.testing.assert_array_equal(mixed[:3], [of_other[0], of_other[1], of_own[1]])
-    three, _ = cut.layers({"layers": jax.tree.map(np.asarray, layers)}, PREDECESSOR, [0, 1, 2])
-    params = params_of(SUCCESSOR)
-    config = dataclasses.replace(PREDECESSOR, layers=3)
-    model = PLAIN.model(config)
-    expected = PLAIN.terms(model, params | {"encoder": params["encoder"] | three}, None, BATCH, None, True)[0]
-    is_second = [seed for seed in range(50) if tuple(_replaced(seed, 0.5)) == (False, True)]
-    np.testing.assert_allclose(loss(params, 0.5, is_second[0]), expected["classification"], rtol=1e-5)
-
-
-def _replaced(seed, rate):
-    return np.asarray(jax.random.uniform(jax.random.key(np.uint32(seed)), (SUCCESSOR.layers,)) < rate)
-
-
-def test_the_share_of_replaced_modules_is_the_rate_and_modules_are_independent():
-    seeds = [Replacing(PLAIN).draw(Draw(5, np.zeros(1), step), 1)[SEED][0] for step in range(2000)]
-    draws = np.asarray(jax.vmap(lambda seed: jax.random.uniform(jax.random.key(seed), (2,)))(np.array(seeds))) < 0.3
-    counts = np.bincount(draws @ [2, 1], minlength=4)
-    assert stats.chisquare(counts, 2000 * np.array([0.49, 0.21, 0.21, 0.09])).pvalue > 0.01
-
-
-def test_the_rate_rises_linearly_and_every_row_has_the_draw_of_its_step():
-    objective = Replacing(PLAIN, first=0.4, steps=10)
-    assert [objective.rate(step) for step in (0, 5, 10, 99)] == pytest.approx([0.4, 0.7, 1.0, 1.0])
-    assert Replacing(PLAIN, steps=0).rate(0) == 1.0
-    first, again, next_step = (objective.draw(Draw(0, np.zeros(1), step), 3) for step in (4, 4, 5))
-    np.testing.assert_array_equal(first[SEED], again[SEED])
-    assert len(set(first[SEED])) == 1 and first[SEED][0] != next_step[SEED][0]
-    assert first[RATE] == pytest.approx([0.64] * 3)
-
-
 def test_an_evaluation_is_that_of_the_successor_alone():
     params = params_of(SUCCESSOR)
     terms, _ = bound().terms(PLAIN.model(SUCCESSOR), params, None, BATCH, None, False)
     np.testing.assert_allclose(terms["classification"], plain_loss(params), rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "changes, settings, complaint",
-    [
-        ({"layers": 3}, {}, "has 3 layers, which 2 cannot replace in equal modules; set model.layers to half of them"),
-        ({"layers": 2}, {}, "has 2 layers, which 2 cannot replace"),
-        ({"width": 32}, {}, "has model.width=32 and the successor 16; they may differ in model.layers only"),
-        (
-            {"block": MobileBertBlock(inner_width=16)},
-            {},
-            "has model.block.kind=mobilebert and the successor bert; they may differ in model.layers only",
-        ),
-        ({}, {"reads": "mix"}, "objective.kind=replacing and objective.objective.reads=mix do not go together"),
-    ],
-)
-def test_models_that_cannot_be_mixed(changes, settings, complaint):
-    objective = bound(dataclasses.replace(PREDECESSOR, **changes), **settings)
-    with pytest.raises(UserError, match=complaint):
-        objective.frozen_params(SUCCESSOR)
 
 
 def test_layers_keep_the_pattern_of_local_and_global_ones():
@@ -160,14 +96,6 @@ STUDENT = dataclasses.replace(TEACHER, layers=1)
 def distilled(objective, **losses) -> Distilled:
     params = batches.filled(batches.param_shapes(MaskedLM(), TEACHER))
     return Distilled(objective, "a", losses).bind_teacher(Teacher(TEACHER, params, "a tokenizer", Path("a")))
-
-
-@pytest.mark.parametrize("loss", [OutputCosine(), HiddenStates(), TokenLogits()])
-def test_states_of_an_objective_that_predicts_from_it_are_not_compared(loss):
-    objective = distilled(PermutationLM(), states=loss)
-    with pytest.raises(UserError, match="^PermutationLM predicts from a second stream, .*; use kind=logits$"):
-        objective.flops_parts(STUDENT)
-    assert distilled(PermutationLM(), soft=SoftLogits()).teacher_config(STUDENT).layers == TEACHER.layers
 
 
 def test_a_masked_lm_does_not_read_it():

@@ -19,7 +19,6 @@ from bertjax.objectives.finetuning import calibration
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.regression import Regression
 from bertjax.runtime.errors import UserError
-from bertjax.training.results.classes import ClassReport
 
 T = 32
 CLASSES = ("maybe", "no", "yes")
@@ -106,21 +105,6 @@ def test_terms_are_those_of_the_definition(case, store):
         assert float(metrics["accuracy"][0]) == np.sum(logits.argmax(-1) == labels)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "late"])
-def test_mean_pooling_reads_all_tokens_of_an_example(store, pooling):
-    """Late pooling is the same with a linear head: the mean of its outputs is the output of the mean."""
-    objective, module, params, ragged = case_of(Classification(CLASSES, pooling=pooling), store)
-    head, batch = params["heads"]["classification"], batch_of(objective, ragged, PACKED, store)
-    hidden_BTD = np.asarray(module.apply({"params": params}, batch, method="encode").hidden, np.float64)
-    logits_BNC = np.asarray(objective.apply(module, params, batch))
-    for row, column in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        mean_D = hidden_BTD[row][batch["examples_BT"][row] == column + 1].mean(axis=0)
-        expected_C = mean_D @ np.asarray(head["kernel"], np.float64) + np.asarray(head["bias"])
-        np.testing.assert_allclose(logits_BNC[row, column], expected_C, rtol=1e-4, atol=1e-5)
-    with pytest.raises(UserError, match="objective.pooling='max' is unknown; choose one of cls, mean"):
-        Classification(pooling="max")
-
-
 def test_label_smoothing_and_class_weights(case, store):
     """Against scikit-learn's balanced weights and the definition of the smoothed cross-entropy."""
     objective, module, params, ragged = case
@@ -165,16 +149,6 @@ def test_scores_of_classification(case):
     }
 
 
-def test_mean_f1_counts_classes_that_the_file_lacks(store):
-    """As the table of the classes does."""
-    labels, guesses = np.array([0, 1, 2, 2]), np.array([0, 1, 2, 0])
-    ragged = add_special_tokens([[20]] * 4, None, Vocabulary.of(store.tokenizer), {"label": labels})
-    classes = ("a", "b", "c", "d")
-    scores = Classification(classes).score({"probabilities": np.eye(4)[guesses]}, ragged, [])
-    names = [[classes[number] for number in numbers] for numbers in (labels, guesses)]
-    assert scores["f1"] == pytest.approx(ClassReport.of(classes, *names).scores["macro avg"]["f1"])
-
-
 def test_scores_of_regression(case):
     ragged, numbers = case[-1], np.array([0.1, 3.0, 0.9, 1.7])
     labels = ragged.labels["label"]
@@ -184,44 +158,6 @@ def test_scores_of_regression(case):
     constant = Regression().score({"number": np.ones(4)}, ragged, [])
     assert constant == {"pearson": 0.0, "spearman": 0.0}
     assert Regression().predictions({"number": numbers}, ragged, [{"sentence": "a"}] * 4)[1]["prediction"] == 3.0
-
-
-def test_the_majority_is_that_of_the_training_file(case, store):
-    ragged = case[-1]
-    objective = Classification(CLASSES)
-    batch = batch_of(objective, ragged, [[0, 1], [2, 3], [-1, -1]], store)
-    assert objective.baselines(batch, np.array([5, 1, 9])) == {"majority_accuracy": (2.0, 4)}
-    assert objective.baselines(batch, np.array([5, 9, 1])) == {"majority_accuracy": (1.0, 4)}
-
-
-def test_a_head_mask_reaches_the_loss_of_a_task(case, store):
-    """A mask of ones changes nothing, of zeros it removes one head, its gradient is their importance."""
-    objective, module, params, ragged = case
-    batch = batch_of(objective, ragged, PACKED, store)
-
-    @jax.jit
-    def loss(head_mask_LH):
-        taps = {"encoder": {"head_mask": head_mask_LH}}
-        return objective.terms(module, params, None, batch, jax.random.key(1), False, taps)[0][objective.term]
-
-    unmasked = terms_of(objective, module, params, batch)[0]
-    ones_LH = np.ones((2, 2), np.float32)
-    np.testing.assert_allclose(loss(ones_LH), unmasked[objective.term], rtol=1e-6)
-    gradient_LH = jax.jit(jax.grad(loss))(ones_LH)
-    for layer, head in np.ndindex(2, 2):
-        mask_LH, step_LH = ones_LH.copy(), np.zeros((2, 2), np.float32)
-        mask_LH[layer, head], step_LH[layer, head] = 0.0, 0.01
-        width = module.config.width // module.config.heads
-        kernel_LDD = np.array(params["encoder"]["layers"]["attention"]["output"]["kernel"])
-        kernel_LDD[layer, head * width : (head + 1) * width] = 0.0
-        output = params["encoder"]["layers"]["attention"]["output"] | {"kernel": kernel_LDD}
-        attention = params["encoder"]["layers"]["attention"] | {"output": output}
-        layers = params["encoder"]["layers"] | {"attention": attention}
-        without = params | {"encoder": params["encoder"] | {"layers": layers}}
-        removed = terms_of(objective, module, without, batch)[0][objective.term]
-        np.testing.assert_allclose(loss(mask_LH), removed, rtol=1e-5)
-        slope = (loss(ones_LH + step_LH) - loss(ones_LH - step_LH)) / 0.02
-        np.testing.assert_allclose(gradient_LH[layer, head], slope, rtol=0.05, atol=1e-3)
 
 
 def drawn(temperature: float, count: int = 4000, classes: int = 3, seed: int = 0):
@@ -253,42 +189,6 @@ def test_the_temperature_minimizes_the_cross_entropy(true):
     assert after < 0.03 and (true == 1.0 or after < before / 2)
 
 
-def test_probabilities_that_float32_rounds_to_zero_stay_finite():
-    probabilities_MC = np.array([[1.0, 0.0], [1.0, 0.0], [0.3, 0.7]], np.float32)
-    labels_M = np.array([0, 1, 1])
-    assert 10 < calibration.fit_temperature(probabilities_MC, labels_M) <= 100
-    assert np.isfinite(calibration.scaled(probabilities_MC, 0.01)).all()
-
-
-def test_the_calibration_error_of_a_small_example():
-    # Two bins: (0.8, 0.8667] with one of two right, and (0.9333, 1] with one right.
-    probabilities_MC = np.array([[0.85, 0.15], [0.85, 0.15], [0.05, 0.95]])
-    expected = (2 * abs(0.5 - 0.85) + abs(1.0 - 0.95)) / 3
-    assert calibration.expected_calibration_error(probabilities_MC, np.array([0, 1, 1])) == pytest.approx(expected)
-
-
-def best_threshold(confidences_M, is_right_M, precision: float) -> int:
-    """The most predictions that one threshold accepts at this precision, by trying all of them."""
-    counts = [0]
-    for threshold in (*confidences_M, 0.0):
-        accepted = confidences_M > threshold
-        if accepted.any() and is_right_M[accepted].mean() >= precision:
-            counts.append(accepted.sum())
-    return max(counts)
-
-
-@pytest.mark.parametrize("precision", [0.5, 0.8, 0.95, 1.0])
-def test_the_threshold_accepts_the_most_predictions_at_its_precision(precision):
-    random = np.random.default_rng(1)
-    for _ in range(30):
-        confidences_M = random.integers(34, 100, 40) / 100  # with ties
-        is_right_M = random.random(40) < confidences_M
-        threshold = calibration.fit_threshold(confidences_M, is_right_M, precision)
-        accepted_M = confidences_M > threshold
-        assert accepted_M.sum() == best_threshold(confidences_M, is_right_M, precision)
-        assert not accepted_M.any() or is_right_M[accepted_M].mean() >= precision
-
-
 def test_an_objective_reports_what_it_fits_and_applies_what_is_stored():
     probabilities_MC, labels_M = drawn(3.0)
     examples = type("Examples", (), {"labels": {"label": labels_M}})()
@@ -305,9 +205,3 @@ def test_an_objective_reports_what_it_fits_and_applies_what_is_stored():
     scaled_C = calibration.scaled(probabilities_MC[:1], scores["temperature"])[0]
     assert list(predictions[0]["probabilities"].values()) == pytest.approx(scaled_C.tolist(), abs=1e-6)
     assert Classification().traits.tuned_settings == ("temperature",)
-
-
-@pytest.mark.parametrize("setting", [{"temperature": 0.0}, {"precision": 1.5}, {"threshold": -0.1}])
-def test_bad_settings(setting):
-    with pytest.raises(UserError, match=f"objective.{next(iter(setting))}="):
-        Classification(**setting)

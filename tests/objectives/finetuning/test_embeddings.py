@@ -1,7 +1,6 @@
 """Losses on pairs of embeddings: equal to numpy, and equal on packed rows and rows of one pair."""
 
 import dataclasses
-import re
 
 import jax
 import numpy as np
@@ -18,7 +17,6 @@ from bertjax.objectives.finetuning.embeddings import (
     EmbeddingRegression,
     EmbeddingSimCSE,
 )
-from bertjax.objectives.finetuning.regression import Regression
 from bertjax.objectives.finetuning.setfit import APART, TOGETHER, SetFit
 from bertjax.objectives.losses import cosine
 from bertjax.runtime.errors import UserError
@@ -132,33 +130,6 @@ def test_predictions_and_scores_of_pairs(case):
         assert objective.baselines(batch, np.array([1, 5, 3])) == {"majority_accuracy": (1.0, 3)}
 
 
-def test_a_mean_covers_one_example_only():
-    hidden_BTD = np.random.default_rng(0).normal(size=(2, 6, 3)).astype(np.float32)
-    examples_BT = np.array([[1, 1, 2, 2, 2, 0], [2, 0, 0, 0, 0, 0]])
-    means = mean_of_examples(hidden_BTD, examples_BT, slots=3)
-    expected = np.zeros((2, 3, 3))
-    expected[0, 0], expected[0, 1] = hidden_BTD[0, :2].mean(axis=0), hidden_BTD[0, 2:5].mean(axis=0)
-    expected[1, 1] = hidden_BTD[1, 0]
-    np.testing.assert_allclose(means, expected, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "objective, more, complaint",
-    [
-        (
-            {"kind": "embedding_contrastive"},
-            {"runtime": {"micro_tokens": 512}},
-            "micro_tokens=512 would split the batch, and objective.kind=embedding_contrastive compares all",
-        ),
-    ],
-)
-def test_wrong_settings_are_errors(objective, more, complaint):
-    task = {"objective": objective, "examples": {"kind": "siamese_pairs"}}
-    with pytest.raises(UserError, match=complaint):
-        from_dict({"tasks": {"task": task}} | more)
-    from_dict({"tasks": {"task": task | {"objective": {"kind": "embedding_regression"}}}} | more)
-
-
 def test_two_views_of_a_text_differ_only_by_dropout():
     """Both embeddings are equal without dropout, and differ with it."""
     objective = EmbeddingSimCSE()
@@ -176,19 +147,6 @@ def test_two_views_of_a_text_differ_only_by_dropout():
     first, second = views(params, jax.random.key(0))
     cosines = np.asarray(cosine(first, second))[batch["weights_BP"] > 0]
     assert len(cosines) == 3 and cosines.max() < 0.9999 and cosines.min() > 0.3
-
-
-def test_a_model_without_dropout_is_refused():
-    settings = {
-        "model": {"dropout": 0.0, "attention_dropout": 0.0},
-        "tasks": {"texts": {"objective": {"kind": "embedding_simcse"}, "examples": {"kind": "repeated_text"}}},
-        "optimizer": {"warmup_steps": 0},
-    }
-    with pytest.raises(UserError, match="model.dropout=0.0 and model.attention_dropout=0.0 drop nothing and make"):
-        from_dict(settings)
-    with pytest.raises(UserError, match="model.dropout=0.001 and model.attention_dropout=0.0 drop nothing"):
-        from_dict(settings | {"model": {"dropout": 0.001, "attention_dropout": 0.0}})
-    from_dict(settings | {"model": {"dropout": 0.1}})
 
 
 def test_a_metric_of_scores_needs_held_out_scores():
@@ -246,27 +204,3 @@ def test_labels_train_the_head_alone_and_pairs_the_encoder_alone(case_of_setfit,
         for term, gradient in gradients(params, batch).items()
     }
     assert moved == {"classification": {"heads"}, TOGETHER: {"encoder"}, APART: {"encoder"}}
-
-
-@pytest.mark.parametrize("objective", [Regression(pooling="mean"), Classification(pooling="late")])
-def test_objectives_without_a_class_and_a_vector_are_refused(objective):
-    with pytest.raises(UserError, match="objective.kind=setfit compares examples by their class and one vector each"):
-        SetFit(objective)
-
-
-@pytest.mark.parametrize(
-    "settings, message",
-    [
-        ({"objective": {"precision": 0.9}}, "did you mean 'tasks.a.objective.objective.precision'"),
-        ({"runtime": {"micro_tokens": 64}}, "would split the batch, and objective.kind=setfit compares all"),
-        ({"examples": {"heldout": 0.0}}, "name the training file itself to hold out nothing"),
-    ],
-)
-def test_what_a_user_of_classify_py_would_try_names_the_way(settings, message):
-    objective = {"kind": "setfit", "objective": {"kind": "classification", "pooling": "mean"}}
-    task = {
-        "objective": objective | settings.pop("objective", {}),
-        "examples": {"kind": "labeled_text", "train": "a.csv"} | settings.pop("examples", {}),
-    }
-    with pytest.raises(UserError, match=re.escape(message)):
-        from_dict({"tasks": {"a": task}, **settings})

@@ -1,9 +1,7 @@
 """Classification with any number of labels: terms, metrics and baselines against scikit-learn and brute force."""
 
 import itertools
-from types import SimpleNamespace
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,10 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score, log_loss
 
-from bertjax.config.config import from_dict
 from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.objectives.finetuning.multi_label import MultiLabel
-from bertjax.training.shapes import batch_shapes
 
 CLASSES = ("a", "b", "c")
 OBJECTIVE = MultiLabel(CLASSES)
@@ -49,17 +45,6 @@ def test_terms_and_metrics_are_those_of_scikit_learn(seed):
     assert exact == pytest.approx(accuracy_score(labels_MC, guesses_MC), abs=1e-6)
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_macro_f1_is_the_mean_over_the_classes(count):
-    rng = np.random.default_rng(0)
-    labels_MC, probabilities_MC = rng.integers(2, size=(20, count)), rng.random((20, count))
-    examples = SimpleNamespace(labels={"label_set": labels_MC})
-    score = MultiLabel(CLASSES[:count]).score({"probabilities": probabilities_MC}, examples, [])
-    right_C = np.sum(labels_MC * (probabilities_MC > 0.5), axis=0)
-    f1_C = 2 * right_C / (labels_MC.sum(axis=0) + (probabilities_MC > 0.5).sum(axis=0))
-    assert score == {"macro_f1": pytest.approx(f1_C.mean())}
-
-
 @settings(deadline=None)
 @given(seeds)
 def test_baselines_are_the_best_constant_answers(seed):
@@ -88,21 +73,3 @@ def test_predictions_are_the_classes_above_the_threshold(store):
     assert OBJECTIVE.score(outputs, examples, records) == {"macro_f1": pytest.approx(expected)}
     right = [value for _, value, _ in OBJECTIVE.scores(outputs, examples, records)["exact_match"]]
     assert right == [1.0, 0.0, 0.0, 0.0]
-
-
-def test_shapes_are_known_without_a_file():
-    task = from_dict(
-        {
-            "tasks": {
-                "t": {
-                    "objective": {"kind": "multi_label", "classes": list(CLASSES)},
-                    "examples": {"kind": "label_sets"},
-                }
-            }
-        }
-    ).task
-    shapes = batch_shapes(task, vocab_size=50, seq_len=16)
-    assert shapes["labels_BN"].shape == (*shapes["weights_BN"].shape, 3)
-    logits = jax.ShapeDtypeStruct(shapes["labels_BN"].shape, jnp.float32)
-    terms, _ = jax.eval_shape(task.objective.terms_of, logits, shapes)
-    assert terms["multi_label"].shape == ()

@@ -40,20 +40,6 @@ def test_terms_are_those_of_the_definition(case):
     assert float(OBJECTIVE.weights(batch)["multiple_choice"]) == 3.0, "one for each record, not for each choice"
 
 
-@pytest.mark.parametrize(
-    "rows_BN", [[[3, 4, 5, 0, 1, 2], [-1] * 6, [6, 7, 8, -1, -1, -1]], [[0, 1, 2, 3, 4, 5], [6, 7, 8, -1, -1, -1]]]
-)
-def test_packed_rows_give_the_terms_of_single_records(case, rows_BN):
-    module, params, ragged = case
-    results = []
-    for rows in (SEPARATE_ROWS, rows_BN):
-        batch = batch_of(OBJECTIVE, ragged, rows)
-        assert float(OBJECTIVE.weights(batch)["multiple_choice"]) == 3.0
-        results.append(terms_of(OBJECTIVE, module, params, batch))
-    np.testing.assert_allclose(results[1][0]["multiple_choice"], results[0][0]["multiple_choice"], rtol=1e-5)
-    assert results[1][1] == results[0][1]
-
-
 def test_the_prediction_for_a_record(case):
     module, params, ragged = case
     batch = batch_of(OBJECTIVE, ragged, [[3, 4, 5, 0, 1, 2], [6, 7, 8, -1, -1, -1]])

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertjax.data.labeled.tag_schemes import canonical_of, misfits
+from bertjax.data.labeled.tag_schemes import canonical_of
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.objectives.finetuning.tagging import Tagging, entities, scores
 from tests.objectives import labeled_batches
@@ -39,27 +39,6 @@ def test_packing_changes_nothing(format, spelling):
     labeled_batches.assert_packing_changes_nothing(format, Tagging(CLASSES), spelling, SEQ_LEN)
 
 
-def test_only_first_pieces_weigh_and_each_word_once(format, spelling):
-    labeled = labeled_batches.load(format, Tagging(CLASSES), spelling, SEQ_LEN, 4)
-    assert max(np.bincount(labeled.examples.record_of)) > 1
-    words = sum(len(record["words"]) for record in labeled.examples.records)
-    assert Tagging(CLASSES).weights(labeled.batch)["tagging"] == words
-    first = labeled.batch["tags_BT"] >= 0
-    pieces = [spelling.piece(token) for token in labeled.batch["tokens_BT"][first]]
-    assert not any(piece.startswith(("##", "[")) for piece in pieces)
-
-
-def test_a_teacher_also_weighs_words_without_tags(format, spelling):
-    objective = Tagging(CLASSES)
-    labeled = labeled_batches.load(format, objective, spelling, SEQ_LEN, 4)
-    assert np.array_equal(objective.soft_weights(labeled.batch), labeled.batch["tags_BT"] >= 0)
-    untagged = [{"words": record["words"]} for record in labeled.examples.records]
-    ragged = format.encode(untagged, spelling, SEQ_LEN, CLASSES).ragged
-    batch = {"tags_BT": ragged.token_labels["tag"]}
-    assert objective.weights(batch)["tagging"] == 0
-    assert np.array_equal(objective.soft_weights(batch), labeled.examples.ragged.token_labels["tag"] >= 0)
-
-
 def test_gold_tags_are_correct_over_all_windows(format, spelling):
     examples = labeled_batches.load(format, Tagging(CLASSES), spelling, SEQ_LEN, 4).examples
     gold = np.maximum(examples.ragged.token_labels["tag"], 0)
@@ -68,35 +47,6 @@ def test_gold_tags_are_correct_over_all_windows(format, spelling):
     assert [predicted["prediction"] for predicted in predictions] == [record["tags"] for record in examples.records]
     assert [predicted["words"] for predicted in predictions] == [record["words"] for record in examples.records]
     assert all(set(predicted) == {"words", "tags", "prediction"} for predicted in predictions)
-
-
-def test_a_record_with_a_missing_window_is_not_scored(format, spelling):
-    examples = labeled_batches.load(format, Tagging(CLASSES), spelling, SEQ_LEN, 4).examples
-    counts = np.bincount(examples.record_of)
-    kept = np.flatnonzero(np.diff(examples.record_of, prepend=-1) > 0)  # the first window of each
-    ragged, records = examples.take(kept), [examples.records[number] for number in examples.record_of[kept]]
-    predicted = Tagging(CLASSES).predictions({"guesses": ragged.token_labels["tag"]}, ragged, records)
-    assert len(predicted) == np.sum(counts == 1) < len(counts)
-
-
-@pytest.mark.parametrize(
-    "gold, guesses, expected",
-    [  # entities, as conlleval counts them: of three found, two are right; of four there, two are found
-        (
-            ["B-PER", "I-PER", "O", "B-LOC", "B-PER", "B-LOC"],
-            ["B-PER", "I-PER", "O", "B-LOC", "O", "B-PER"],
-            (2 / 3, 2 / 4, 4 / 7),
-        ),
-        (["I-PER", "I-PER", "B-PER", "O"], ["I-PER", "I-PER", "I-PER", "O"], (0.0, 0.0, 0.0)),  # IOB1: two persons
-        (["O", "O"], ["O", "O"], (0.0, 0.0, 0.0)),
-    ],
-)
-def test_scores_as_literals(spelling, gold, guesses, expected):
-    record = {"words": ["a"] * len(gold), "tags": gold}
-    examples = Tagged().encode([record], spelling, 32, CLASSES)
-    of_tokens = np.array([0, *(CLASSES.index(tag) for tag in guesses), 0])
-    scores, _ = answer(Tagging(CLASSES), examples, of_tokens)
-    assert tuple(scores.values()) == pytest.approx(expected)
 
 
 def test_tags_that_are_not_entities_have_an_accuracy_only(spelling):
@@ -215,18 +165,3 @@ def test_every_scheme_gives_the_scores_of_iobes(scheme, spelling, lower):
 def test_schemes(tags, expected):
     canonical = canonical_of(tags.split())
     assert (canonical and entities(list(map(canonical, tags.split())))) == expected
-
-
-@pytest.mark.parametrize(
-    "tags, expected",
-    [
-        ("B-PER I-PER B-LOC 0", ["0"]),
-        ("B-PER I-PER BLOC O _", ["BLOC", "_"]),
-        ("PER_B PER_I LOC_B PER", ["PER"]),
-        ("B-PER O", []),
-        ("NOUN VERB X-Y", []),
-        ("O", []),
-    ],
-)
-def test_tags_that_break_a_scheme_are_found(tags, expected):
-    assert misfits(tags.split()) == expected

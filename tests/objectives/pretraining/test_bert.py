@@ -12,7 +12,6 @@ from bertjax.data.batch import Draw
 from bertjax.data.formats import FORMATS
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives import OBJECTIVES
-from bertjax.objectives.losses import classification_term
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.objectives.pretraining.structbert import StructBERT
@@ -65,52 +64,6 @@ def test_losses_are_means_of_the_log_probabilities(fixed):
     assert metrics["nsp_accuracy"][0] == right
 
 
-def test_an_empty_row_changes_nothing(fixed):
-    module, params, batch = fixed
-    empty = jax.tree.map(np.zeros_like, batches.make(1)) | {"example_ids_BN": np.array([[-1]], np.int32)}
-    longer = {name: np.concatenate([batch[name], empty[name]]) for name in batch}
-    expected, actual = losses(*fixed), losses(module, params, longer)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), actual, expected)
-
-
-def test_the_labels_of_pairs_change_the_pair_loss_only(fixed):
-    module, params, batch = fixed
-    flipped = batch | {"nsp_labels_BN": 1 - batch["nsp_labels_BN"]}
-    (plain, metrics), (other, changed) = losses(*fixed), losses(module, params, flipped)
-    assert plain["mlm"] == other["mlm"] and plain["nsp"] != other["nsp"]
-    assert metrics["nsp_accuracy"][0] + changed["nsp_accuracy"][0] == 8
-
-
-def test_outputs_are_the_best_tokens_in_order(fixed):
-    module, params, batch = fixed
-    guesses_BK5 = jax.jit(OBJECTIVE.outputs, static_argnums=0)(module, params, batch)["mlm_guesses"].array
-    mlm_BKV, _ = reference.bert(params, batches.ENCODER, batch)
-    np.testing.assert_array_equal(guesses_BK5, np.argsort(-mlm_BKV, axis=-1)[..., :5])
-
-
-def test_classification_is_cross_entropy_and_the_first_of_the_largest():
-    draw = np.random.default_rng(0)
-    logits = draw.normal(size=(4, 50, 9)).astype(np.float32)
-    labels, weights = draw.integers(0, 9, (4, 50)), draw.random((4, 50)).astype(np.float32)
-    loss, right = classification_term(jnp.array(logits), labels, weights)
-    true = np.take_along_axis(np.log(reference.softmax(np.float64(logits))), labels[..., None], axis=-1)[..., 0]
-    np.testing.assert_allclose(loss, -(true * weights).sum(), rtol=1e-5)
-    np.testing.assert_allclose(right, ((logits.argmax(-1) == labels) * weights).sum(), rtol=1e-5)
-
-
-@pytest.mark.parametrize("label, right", [(0, 0), (1, 1), (2, 0), (3, 0)])
-def test_of_equal_logits_the_first_is_the_answer(label, right):
-    """Like argmax, so a tie never counts as correct for two labels."""
-    logits = jnp.array([[0.0, 5.0, 5.0, 5.0]])
-    assert classification_term(logits, jnp.array([label]), jnp.ones(1))[1] == right
-
-
-def test_the_lowest_float_as_a_logit_gives_a_finite_loss():
-    logits = jnp.array([[1.0, 2.0, np.finfo(np.float32).min]])
-    loss, _ = classification_term(logits, jnp.array([0]), jnp.ones(1))
-    np.testing.assert_allclose(loss, np.log(1 + np.e), rtol=1e-6)
-
-
 def test_what_has_no_weight_does_not_count():
     batch = batches.make()
     logits = np.random.default_rng(1).normal(size=(*batch["mlm_labels_BK"].shape, 128)).astype(np.float32)
@@ -119,13 +72,6 @@ def test_what_has_no_weight_does_not_count():
     other = batch | {"mlm_labels_BK": np.where(real_BK, batch["mlm_labels_BK"], 99)}
     np.testing.assert_array_equal(sums["mlm"], MaskedLM().terms_of({"mlm": jnp.array(logits)}, other)[0]["mlm"])
     assert metrics["mlm_accuracy"][1] == real_BK.sum() == MaskedLM().weights(batch)["mlm"]
-
-
-def test_the_share_of_dropped_predictions():
-    batch = batches.make() | {"mlm_dropped_B": np.array([0, 3, 0, 0, 2, 0, 0, 0])}
-    logits = {"mlm": jnp.zeros((*batch["mlm_labels_BK"].shape, 128))}
-    dropped, chosen = MaskedLM().terms_of(logits, batch)[1]["mlm_dropped"]
-    assert dropped == 5 and chosen == 5 + batch["mlm_weights_BK"].sum()
 
 
 def test_baselines_by_hand():
@@ -217,41 +163,3 @@ def test_shuffled_runs_keep_their_tokens_and_are_all_predicted():
             changed += (batch["tokens_BT"][row, run] != tokens_BT[row, run]).any()
             orders += 1
     assert orders > 50 and 0.7 < changed / orders < 0.95  # one order of six is the original
-
-
-def test_nothing_else_is_moved_and_no_mask_is_shuffled():
-    batch, tokens_BT = features_of(StructBERT(shuffle_rate=0.5)), originals()
-    touched = np.zeros(tokens_BT.shape, bool)
-    for name in ("mlm", "order"):
-        rows, spots = np.nonzero(batch[f"{name}_weights_BK"])
-        columns = batch[f"{name}_positions_BK"][rows, spots]
-        assert not touched[rows, columns].any()  # the two never meet
-        touched[rows, columns] = True
-    assert batch["order_dropped_B"].sum() == 0
-    np.testing.assert_array_equal(batch["tokens_BT"][~touched], tokens_BT[~touched])
-
-
-def test_the_share_of_runs_that_are_shuffled_is_the_rate():
-    epochs = [features_of(StructBERT(shuffle_rate=0.2), epoch) for epoch in range(8)]
-    eligible = features_of(StructBERT(shuffle_rate=1.0))
-    share = sum(batch["order_weights_BK"].sum() for batch in epochs) / 8 / eligible["order_weights_BK"].sum()
-    assert abs(share - 0.2) < 0.03
-    assert (epochs[0]["tokens_BT"] != epochs[1]["tokens_BT"]).any()
-
-
-def test_the_order_is_restored_by_the_head_of_masked_tokens():
-    batch = batches.make() | {
-        f"order_{name}_BK": batches.make(seed=1)[f"mlm_{name}_BK"] for name in ("positions", "labels", "weights")
-    }
-    batch = {name.replace("nsp_", "structure_"): values for name, values in batch.items()}
-    batch["order_dropped_B"] = np.zeros(8, np.int32)
-    objective = StructBERT()
-    module = objective.model(batches.ENCODER)
-    params = batches.filled(batches.param_shapes(objective, module.config, batch))
-    assert set(params["heads"]) == {"mlm", "structure"}
-    apply = jax.jit(lambda params, batch: objective.apply(module, params, batch))
-    logits = apply(params, batch)
-    swapped = apply(params, batch | {"mlm_positions_BK": batch["order_positions_BK"]})
-    np.testing.assert_allclose(swapped["mlm"], logits["order"], rtol=1e-5, atol=1e-6)
-    sums = jax.eval_shape(lambda: objective.terms(module, params, None, batch, jax.random.key(0), False)[0])
-    assert set(sums) == set(objective.weights(batch)) == {"mlm", "order", "structure"}

@@ -8,13 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import bertjax
-from bertjax.config import export
 from bertjax.config.config import from_dict, to_dict
 from bertjax.config.export import Export
 from bertjax.data.batch import Draw, place
-from bertjax.data.masking import UniformMasking, mask
-from bertjax.inference.likelihood import is_causal
 from bertjax.models import replacing
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
@@ -69,29 +65,6 @@ def test_no_logits_depend_on_later_tokens_or_other_examples(changes):
         assert np.all(np.asarray(derivatives_TT)[sees_TT & (examples_T > 0)] > 0)
 
 
-def test_each_token_predicts_the_next_one_of_its_example():
-    batch = packed()
-    [tokens], [examples], [labels], [weights] = (
-        batch[name] for name in ("tokens_BT", "examples_BT", "clm_labels_BK", "clm_weights_BK")
-    )
-    special = {tokens[0], tokens[4]}  # [CLS], [SEP]
-    for t in range(T):
-        is_next = t + 1 < T and examples[t] == examples[t + 1] > 0 and tokens[t + 1] not in special
-        assert weights[t] == is_next and labels[t] == (tokens[t + 1] if is_next else 0)
-    assert weights.sum() == 3 + 2 + 1
-    assert float(OBJECTIVE.weights(batch)["clm"]) == 6
-
-
-def test_the_loss_is_the_mean_of_log_probabilities():
-    batch = packed()
-    model, params = OBJECTIVE.model(ENCODER), params_of(ENCODER, batch)
-    sums, metrics = OBJECTIVE.terms(model, params, None, batch, None, False)
-    [log_TV] = jax.nn.log_softmax(OBJECTIVE.apply(model, params, batch))
-    expected = sum(-log_TV[t, batch["clm_labels_BK"][0, t]] for t in np.flatnonzero(batch["clm_weights_BK"][0]))
-    np.testing.assert_allclose(sums["clm"], expected, rtol=1e-5)
-    assert metrics["clm_accuracy"][1] == 6
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("read_BK", [None, np.array([[1, 7]])])
 def test_the_last_token_of_an_example_is_its_summary(read_BK):
@@ -121,16 +94,6 @@ def causal() -> Export:
     encoder = config.encoder(tokens.vocab_size, "cpu")
     params = batches.filled(batches.param_shapes(OBJECTIVE, encoder, packed()))
     return Export(to_dict(config), encoder, params, tokens, {})
-
-
-def test_a_loaded_encoder_reads_from_left_to_right(causal, tmp_path):
-    export.write(tmp_path, causal)
-    module, params, _ = bertjax.load(tmp_path)
-    tokens_BT = np.arange(7, 17)[None]
-    changed_BT = np.where(np.arange(10) == 6, 8, tokens_BT)
-    before, after = (module.apply({"params": params}, batch).hidden for batch in (tokens_BT, changed_BT))
-    np.testing.assert_array_equal(before[:, :6], after[:, :6])
-    assert np.abs(before[:, 6:] - after[:, 6:]).min(axis=-1).max() > 1e-4
 
 
 def test_what_cannot_read_in_this_order_is_refused():
@@ -194,40 +157,6 @@ def test_a_masked_token_is_predicted_from_the_state_before_it():
     assert used >= len(LENGTHS)
 
 
-def test_the_first_token_of_an_example_is_not_predicted():
-    """Without a [CLS] in front, the state before it belongs to another example."""
-    inputs = groups.examples(LENGTHS, labels={})
-    inputs = dataclasses.replace(inputs, special=np.zeros_like(inputs.special))
-    objective = MaskedNextToken()
-    objective = dataclasses.replace(objective, masking=dataclasses.replace(objective.masking, rate=0.9))
-    batch = groups.batch_of(objective, inputs, ROWS)
-    columns_BK, used_BK = batch["mntp_positions_BK"], batch["mntp_weights_BK"] > 0
-    indices_BK = np.take_along_axis(batch["positions_BT"], columns_BK, axis=1)
-    assert used_BK.sum() >= 0.9 * sum(LENGTHS) - 2 * len(LENGTHS) and indices_BK[used_BK].min() == 1
-    # A token that is not predicted is not hidden from the others either.
-    is_first_BT = (batch["positions_BT"] == 0) & (batch["examples_BT"] > 0)
-    assert not (batch["tokens_BT"][is_first_BT] == ragged.VOCABULARY.mask_id).any()
-
-
-@pytest.mark.parametrize(
-    "kinds, direction, expected",
-    [
-        (["masked_next_token"], "bidirectional", False),
-        (["masked_next_token", "next_token"], "bidirectional", True),
-        (["next_token"], "bidirectional", True),
-        (["causal"], "left_to_right", True),
-    ],
-)
-def test_only_a_model_that_was_trained_so_is_scored_from_left_to_right(kinds, direction, expected):
-    """All of them have the same head."""
-    tokens = models.trained()
-    tasks = {kind: {"objective": {"kind": kind}, "examples": {"kind": "full_sentences"}} for kind in kinds}
-    size = {"layers": 2, "width": 16, "heads": 2, "feedforward": 24, "max_positions": 40, "direction": direction}
-    config = from_dict({"model": size, "tasks": tasks, "stages": [{"seq_len": 40}]})
-    export = Export(to_dict(config), config.encoder(tokens.vocab_size, "cpu"), {"heads": {"clm": {}}}, tokens, {})
-    assert is_causal(export) is expected
-
-
 DIFFUSION_OBJECTIVE = MaskedDiffusion()
 DIFFUSION_ENCODER = dataclasses.replace(batches.ENCODER, init_stddev=0.5)
 MASK = ragged.VOCABULARY.mask_id
@@ -238,24 +167,6 @@ def placed(lengths: list[int], epoch: int = 0):
     examples = groups.examples(lengths, labels={})
     rows_BN = np.arange(len(lengths))[:, None]
     return place(examples, rows_BN, groups.T, ragged.VOCABULARY), Draw(3, np.full(len(lengths), epoch))
-
-
-def chosen_counts(lengths: list[int], epoch: int, masking: UniformMasking = DIFFUSION_OBJECTIVE.masking) -> np.ndarray:
-    examples, draw = placed(lengths, epoch)
-    return np.bincount(examples.ragged.token_examples, mask(examples, draw, masking).chosen, minlength=len(lengths))
-
-
-def test_the_number_of_predicted_tokens_is_uniform():
-    counts = np.concatenate([chosen_counts([8] * 20, epoch) for epoch in range(200)])  # 6 tokens and two symbols
-    times = np.bincount(counts.astype(int), minlength=7)
-    assert times[0] == 0 and times.sum() == 4000
-    np.testing.assert_allclose(times[1:], 4000 / 6, atol=4 * np.sqrt(4000 / 6))
-
-
-def test_a_lower_rate_bounds_the_number():
-    masking = UniformMasking(rate=0.5)
-    counts = np.concatenate([chosen_counts([8] * 20, epoch, masking) for epoch in range(20)])
-    assert set(counts.astype(int)) == {1, 2, 3}
 
 
 def test_weights_sum_to_the_maskable_tokens_whatever_was_drawn():

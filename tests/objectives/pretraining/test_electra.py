@@ -1,6 +1,5 @@
 """Replaced token detection: what counts as replaced, and which gradients reach what."""
 
-import contextlib
 import dataclasses
 import functools
 
@@ -10,18 +9,14 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from bertjax.config.config import from_dict
-from bertjax.data.masking import TokenMasking
-from bertjax.models.bert import BertBlock, BertEmbeddings
-from bertjax.models.blocks.mobilebert import MobileBertBlock
+from bertjax.models.bert import BertBlock
 from bertjax.models.disentangled_embeddings import part
 from bertjax.models.presets import PRESETS
 from bertjax.objectives.pretraining.electra import Electra, replace
 from bertjax.runtime.errors import UserError
 from bertjax.training.loss import normalized
 from bertjax.training.model_params import ModelParams
-from bertjax.training.program import Program
-from tests import batches, ragged
+from tests import batches
 
 FAST = {"warmup_steps": 0}
 OBJECTIVE = Electra(generator_share=0.5)
@@ -36,17 +31,6 @@ def test_a_sample_that_is_the_original_is_not_a_replacement():
     rows, places = np.nonzero(real_BK)
     columns = batch["mlm_positions_BK"][rows, places]
     np.testing.assert_array_equal(kept["tokens_BT"][rows, columns], batch["mlm_labels_BK"][real_BK])
-
-
-@pytest.mark.parametrize("depths, after", [((2, 4, 8), ""), ((3, 6), "3 layers of generator/encoder after 2")])
-def test_a_generator_that_cannot_grow_with_the_encoder_is_refused_at_the_start(depths, after):
-    """Half of 3 and of 6 layers are 2 and 3, and new layers are copies of all layers."""
-    task = {"objective": {"kind": "electra", "generator_depth": 0.5}, "examples": {"kind": "full_sentences"}}
-    stages = [{"steps": 1, "seq_len": 8, "batch": 2, "layers": depth} for depth in depths]
-    model = {"preset": "google_tiny", "layers": depths[-1]}
-    program = Program(from_dict({"model": model, "tasks": {"e": task}, "stages": stages, "optimizer": FAST}), 50)
-    with pytest.raises(UserError, match=f"stages.1 needs {after}, and new") if after else contextlib.nullcontext():
-        program.check()
 
 
 def test_only_predicted_positions_are_replaced():
@@ -112,28 +96,6 @@ def test_disentangled_the_discriminator_trains_only_its_difference_to_the_words_
     assert "generator/encoder/embeddings/position" in reached  # only words are shared
 
 
-@pytest.mark.slow
-def test_disentangled_embeddings_start_as_shared_ones():
-    batch, key = batches.make(), jax.random.key(0)
-    models = {objective: objective.model(batches.ENCODER) for objective in (OBJECTIVE, GDES)}
-    trained = jax.jit(lambda: GDES.init(models[GDES], key, batch))()
-    assert not trained["delta"]["encoder"]["embeddings"]["word"].any()
-    own = trained["generator"]["encoder"]["embeddings"]
-    assert "word" not in own
-    trained = batches.filled(jax.eval_shape(lambda: trained)) | {"delta": trained["delta"]}
-    # The other tables of both encoders are equal, as shared ones are.
-    trained["generator"]["encoder"]["embeddings"] = {name: trained["encoder"]["embeddings"][name] for name in own}
-    encoder = {name: leaf for name, leaf in trained["generator"]["encoder"].items() if name != "embeddings"}
-    shared = {name: tree for name, tree in trained.items() if name != "delta"} | {"generator": {"encoder": encoder}}
-
-    def losses(objective, params):
-        return objective.terms(models[objective], ModelParams()(params, 0), None, batch, key, False)[0]
-
-    expected, actual = jax.jit(lambda: (losses(OBJECTIVE, shared), losses(GDES, trained)))()
-    for term in ("rtd", "generator"):
-        np.testing.assert_allclose(actual[term], expected[term], rtol=1e-6)
-
-
 def test_an_exported_encoder_has_the_sum_from_which_training_continues():
     trained = batches.filled(batches.param_shapes(GDES, batches.ENCODER))
     exported = jax.tree.map(np.asarray, ModelParams()(trained, 0))
@@ -179,30 +141,3 @@ def test_a_generator_that_cannot_exist_is_refused(changes, choices, problem):
     encoder = dataclasses.replace(batches.ENCODER, **changes)
     with pytest.raises(UserError, match=f"^objective.generator_share=.* generator_depth=.* cannot exist .*{problem}"):
         Electra(**choices).generator(encoder)
-
-
-def test_a_bottleneck_of_the_generator_has_its_share_of_the_inner_width():
-    encoder = dataclasses.replace(
-        batches.ENCODER, width=64, heads=4, block=MobileBertBlock(inner_width=16), embeddings=BertEmbeddings(16)
-    )
-    generator = Electra().generator(encoder)
-    assert (generator.width, generator.block.inner_width, generator.heads, generator.embedded_width) == (16, 4, 1, 16)
-
-
-@dataclasses.dataclass(frozen=True)
-class Tight(TokenMasking):
-    """Has eight places for predictions per row, however many it chooses."""
-
-    def capacity(self, seq_len, row_examples):
-        return 8
-
-
-def test_a_token_without_a_place_is_not_masked():
-    """A [MASK] without a prediction would reach the discriminator, which never sees one in text."""
-    examples = ragged.random(np.array([40]), np.array([0]))
-    objective = Electra(masking=Tight(rate=0.6, mask=1.0, random=0.0))
-    features = objective.features(ragged.one_a_row(examples), ragged.first_epoch(examples))
-    assert features["mlm_dropped_B"] > 5
-    assert (features["tokens_BT"] == ragged.MASK).sum() == 8
-    unmasked = features["tokens_BT"][0] != ragged.MASK
-    np.testing.assert_array_equal(features["tokens_BT"][0][unmasked], examples.tokens[unmasked])

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.data.batch import place
-from bertjax.data.masking import SpanMasking, TokenMasking
+from bertjax.data.masking import TokenMasking
 from bertjax.models.bert import BertBlock, BertEmbeddings
 from bertjax.models.blocks.mpnet import MPNetBlock
 from bertjax.models.blocks.xlnet import XLNetEmbeddings
@@ -46,26 +45,6 @@ def predicted(batch: dict[str, np.ndarray]) -> np.ndarray:
     return predicted_BT
 
 
-def test_no_token_is_hidden_and_a_sixth_is_predicted():
-    batch = features(PermutationLM())
-    np.testing.assert_array_equal(batch["tokens_BT"], batch["originals_BT"])
-    counts_B = predicted(batch).sum(axis=1)
-    np.testing.assert_array_equal(counts_B, np.floor((LENGTHS - 2) / 6 + 0.5))
-    rows, places = np.nonzero(batch["plm_weights_BK"])
-    columns = batch["plm_positions_BK"][rows, places]
-    np.testing.assert_array_equal(batch["plm_labels_BK"][rows, places], batch["originals_BT"][rows, columns])
-
-
-def test_given_tokens_come_first_and_the_rest_one_by_one():
-    batch = features(PermutationLM())
-    is_last_BT = predicted(batch) | np.isin(batch["originals_BT"], [ragged.CLS, ragged.SEP])
-    real_BT = batch["examples_BT"] > 0
-    assert (batch["rank_BT"][real_BT & ~is_last_BT] == 1).all()
-    for row in range(4):
-        ordered = batch["rank_BT"][row, is_last_BT[row]]
-        assert sorted(ordered) == list(range(2, 2 + len(ordered))) and list(ordered) != sorted(ordered)
-
-
 def test_orders_change_with_the_epoch_and_depend_on_seed_and_example_only():
     first, again, later, other = (
         features(PermutationLM(), **draw)["rank_BT"] for draw in ({}, {}, {"epoch": 1}, {"seed": 1})
@@ -84,23 +63,6 @@ def test_every_order_of_few_tokens_is_as_likely():
     ranks_of_tokens = ranks(examples, ragged.first_epoch(examples), chosen, np.zeros(30000, bool)).reshape(6000, 5)
     orders, counts = np.unique(np.argsort(ranks_of_tokens[:, 1:4], axis=1), axis=0, return_counts=True)
     assert len(orders) == 6 and (np.abs(counts - 1000) < 5 * 29).all()  # deviation sqrt(6000 * 1/6 * 5/6) = 29
-
-
-def test_packing_changes_no_order():
-    examples = ragged.random(LENGTHS, IDS)
-    packed = place(examples, np.array([[1, 0], [3, 2]]), 100, ragged.VOCABULARY)
-    batch, alone = PermutationLM().features(packed, ragged.first_epoch(examples)), features(PermutationLM())
-    np.testing.assert_array_equal(batch["rank_BT"][0, :60], alone["rank_BT"][1, :60])
-    np.testing.assert_array_equal(batch["rank_BT"][0, 60:100], alone["rank_BT"][0, :40])
-
-
-def test_with_a_memory_the_first_half_is_given_and_unpredicted():
-    """It precedes the second half in the order: the second half sees it, but not the other way around."""
-    batch, without = features(PermutationLM(memory=True)), features(PermutationLM())
-    half = batch["tokens_BT"].shape[1] // 2
-    assert not predicted(batch)[:, :half].any()
-    np.testing.assert_array_equal(predicted(batch)[:, half:], predicted(without)[:, half:])
-    assert (batch["rank_BT"][:, :half] == 0).all() and (batch["rank_BT"][2, half:] > 0).all()
 
 
 def test_the_memory_of_half_of_the_examples_is_the_text_after():
@@ -175,14 +137,6 @@ def test_mlm_logits_depend_on_all_tokens_but_the_predicted_ones():
         assert ((difference > 0) == matters).all(), column
 
 
-@pytest.mark.parametrize(
-    "masking", [TokenMasking(), TokenMasking(mask=0.0, random=0.1), SpanMasking(mask=1.0, random=0.0)]
-)
-def test_a_masking_that_hides_tokens_is_refused(masking):
-    with pytest.raises(UserError, match=r"^masking.mask=.* hides them by their order; set both to 0$"):
-        PermutationLM(masking=masking)
-
-
 def test_both_directions_without_a_memory_are_refused():
     with pytest.raises(UserError, match="^objective.both_directions=True chooses the side of the memory, .* or objec"):
         PermutationLM(both_directions=True)
@@ -227,25 +181,6 @@ def features_of_permuted_mlm(objective: MaskedLM, seed: int = 0, epoch: int = 0)
     return batch | objective.features(placed, draw)
 
 
-def test_features_are_those_of_masked_language_modeling_and_an_order():
-    batch, plain = features_of_permuted_mlm(PermutedMaskedLM()), features_of_permuted_mlm(MaskedLM())
-    rank_BT = batch.pop("rank_BT")
-    assert batch.keys() == plain.keys()
-    for name, values in plain.items():
-        np.testing.assert_array_equal(batch[name], values, err_msg=name)
-    for row in range(4):
-        columns = plain["mlm_positions_BK"][row, plain["mlm_weights_BK"][row] > 0]
-        assert sorted(rank_BT[row, columns]) == list(range(1, len(columns) + 1))
-        assert list(rank_BT[row, columns]) != sorted(rank_BT[row, columns])
-        assert np.count_nonzero(rank_BT[row]) == len(columns)
-
-
-def test_orders_change_with_the_epoch_and_are_repeatable():
-    first, again, later = (features_of_permuted_mlm(PermutedMaskedLM(), epoch=epoch)["rank_BT"] for epoch in (0, 0, 1))
-    np.testing.assert_array_equal(first, again)
-    assert (first != later).any(axis=1).all()
-
-
 @dataclasses.dataclass(frozen=True)
 class Tight(TokenMasking):
     """Has eight places for predictions per row, however many it chooses."""
@@ -272,27 +207,6 @@ def logits_of(objective, params, batch):
     return jax.jit(lambda params: apply(params, batch)["mlm"])(params)
 
 
-def test_parameters_are_those_of_masked_language_modeling_and_so_are_predictions_without_answers():
-    """The first prediction in the order has none before it: it is that of masked language modeling."""
-    permuted, plain = PermutedMaskedLM(), MaskedLM()
-    batch = features_of_permuted_mlm(permuted)
-    shapes = batches.param_shapes(permuted, PERMUTED_MLM_ENCODER, batch)
-    of_mlm = batches.param_shapes(plain, PERMUTED_MLM_ENCODER, batch)
-    del of_mlm["encoder"]["pooler"]  # which nothing trains
-    assert jax.tree.structure(shapes) == jax.tree.structure(of_mlm)
-    params = batches.filled(shapes)
-    ours, theirs = (np.asarray(logits_of(objective, params, batch))[..., :507] for objective in (permuted, plain))
-    ranks_BK = np.take_along_axis(batch["rank_BT"], batch["mlm_positions_BK"], axis=1)
-    is_used_BK = batch["mlm_weights_BK"] > 0
-    # Symbols and the tokens around them see no answer either.
-    is_first_BK = is_used_BK & (ranks_BK == 1)
-    difference_BK = np.abs(ours - theirs).max(axis=-1)
-    assert difference_BK[is_first_BK].max() < 1e-5 < 1e-4 < difference_BK[is_used_BK & ~is_first_BK].min()
-    apply = functools.partial(permuted.apply, permuted.model(PERMUTED_MLM_ENCODER), method=permuted.mlm_logits)
-    filled = jax.jit(lambda params: apply(params, batch))(params)
-    np.testing.assert_allclose(np.asarray(filled)[is_used_BK][:, :507], theirs[is_used_BK], rtol=1e-5, atol=1e-5)
-
-
 def test_a_prediction_depends_on_the_answers_before_it_only():
     objective = PermutedMaskedLM()
     batch = features_of_permuted_mlm(objective)
@@ -306,36 +220,3 @@ def test_a_prediction_depends_on_the_answers_before_it_only():
         changed = np.abs(logits_of(objective, params, batch | {"mlm_labels_BK": labels_BK}) - plain).max(axis=-1) > 0
         np.testing.assert_array_equal(changed[1, used], ranks_BK[1, used] > ranks_BK[1, slot])
         assert not changed[[0, 2, 3]].any()
-
-
-def test_the_loss_has_a_gradient_for_every_parameter_of_layers_and_biases():
-    objective = PermutedMaskedLM(masking=TokenMasking(rate=0.3))
-    batch = features_of_permuted_mlm(objective)
-    params = jax.tree.map(jnp.asarray, batches.filled(batches.param_shapes(objective, PERMUTED_MLM_ENCODER, batch)))
-
-    @jax.jit
-    @jax.grad
-    def gradient(params):
-        sums, _ = objective.terms(objective.model(PERMUTED_MLM_ENCODER), params, None, batch, jax.random.key(1), False)
-        return sums["mlm"]
-
-    of_encoder = gradient(params)["encoder"]
-    assert np.count_nonzero(of_encoder["shared"]["bias"]) == 2 * 7  # no distance is in bucket 4, as in T5
-    assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(of_encoder["layers"]))
-
-
-@pytest.mark.parametrize(
-    "preset, fields, message",
-    [
-        (
-            "roberta_base",
-            {},
-            "objective.kind=permuted_mlm needs model.block.kind=mpnet, not bert; model.preset=",
-        ),
-        ("mpnet_base", {"direction": "left_to_right"}, "objective.kind=permuted_mlm predicts in an order of its own, "),
-    ],
-)
-def test_encoders_that_do_not_fit_of_permuted_mlm(preset, fields, message):
-    encoder = dataclasses.replace(PRESETS[preset], vocab_size=507, **fields)
-    with pytest.raises(UserError, match=f"^{message}"):
-        PermutedMaskedLM().model(encoder)

@@ -3,7 +3,6 @@
 import itertools
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -36,31 +35,6 @@ class Failing(Hook):
 
 def using(hook: type[Hook]) -> str:
     return f"--config.runtime.hooks=('{__name__}:{hook.__name__}',)"
-
-
-def test_the_hook_of_the_page_writes_its_file(flags, tmp_path, monkeypatch):
-    [code] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    (tmp_path / "mylab").mkdir()
-    (tmp_path / "mylab" / "norms.py").write_text(code)
-    monkeypatch.syspath_prepend(tmp_path)
-    run, hook = tmp_path / "run", "--config.runtime.hooks=\"('mylab.norms:WordNorms',)\""
-    assert hook in PAGE.read_text()
-    assert runs.call(*flags, hook.replace('"', ""), f"--workdir={run}") == 0
-    norms = json.loads((run / "word_norms.json").read_text())
-    assert list(norms) == ["50", "100"] and all(norm > 0.0 for norm in norms.values())
-    [start] = [json.loads(line) for line in (run / "starts.jsonl").read_text().splitlines()]
-    assert "mylab.norms" in json.dumps(start)
-    monkeypatch.delitem(sys.modules, "mylab.norms")
-
-
-class Misspelled(Hook):
-    def on_evaluate(self, run, evaluation):
-        """The moment is called on_evaluation."""
-
-
-def test_a_moment_that_is_never_called_is_refused():
-    with pytest.raises(UserError, match=r"defines on_evaluate\(\), which is never called; the moments are on_start, "):
-        user_hooks([f"{__name__}:Misspelled"])
 
 
 def test_the_page_names_every_moment():
@@ -124,46 +98,6 @@ def test_an_error_at_the_end_is_raised_after_the_export(flags, tmp_path):
         runs.call(*flags, using(ClosesBadly), f"--workdir={workdir}")
     assert (workdir / "export" / "model.safetensors").exists()
     assert json.loads((workdir / "summary.json").read_text())["finished"]
-
-
-class Starts(Hook):
-    """Fails at a moment that comes before its own start, and stores names that checkpoints and runs have, too."""
-
-    stored = {"digest": "abc", "arrays": "mine", "fingerprints": [1, 2], "format_version": 7, "config": {}}
-    restored: list[dict] = []
-
-    def on_start(self, run):
-        self.started = True
-        Starts.restored.append(run.restored.of_hooks)
-
-    def on_evaluation(self, run, evaluation):
-        assert self.started
-
-    def on_save(self, run, meta):
-        assert self.started
-        meta |= self.stored
-
-
-def test_no_moment_comes_before_a_hook_has_started_and_what_it_stores_comes_back(flags, tmp_path, monkeypatch):
-    monkeypatch.setattr(Starts, "restored", [])
-    workdir, steps = tmp_path / "run", itertools.count(1)
-    hooked = [*flags, using(Starts), "--config.runtime.keep_at=(0,)"]
-    # The 50th request is after step 50 and before its evaluation: the next start owes it.
-    assert not runs.train_until(hooked, workdir, lambda: next(steps) == 51).finished
-    assert runs.call(*hooked, f"--workdir={workdir}") == 0
-    first, second = Starts.restored
-    assert first == {} and second.items() >= Starts.stored.items()
-
-
-@pytest.mark.slow
-def test_a_stop_while_a_finished_run_is_evaluated_again_is_a_stop(flags, tmp_path):
-    """A preemption during the export, and another one after the restart."""
-    workdir, steps = tmp_path / "run", itertools.count(1)
-    assert runs.call(*flags, f"--workdir={workdir}") == 0
-    (workdir / "export" / "bertjax.json").unlink()
-    again = runs.train_until(flags, workdir, lambda: next(steps) == 1)
-    assert (again.finished, again.step) == (False, 100)
-    assert runs.call(*flags, f"--workdir={workdir}") == 0
 
 
 def test_a_damaged_file_of_failures_refuses_a_start_before_it_is_recorded(flags, tmp_path, capsys):

@@ -2,11 +2,9 @@
 
 import json
 
-import jax
 import pytest
 
 from bertjax.runtime.command_line import FAILED, STOPPED
-from bertjax.training.parallel import processes
 from tests import runs
 
 pytestmark = pytest.mark.slow
@@ -18,14 +16,6 @@ def seen() -> list[dict]:
     ended = runs.finish_many(runs.start_many(2, module="tests.training.parallel.two_processes"))
     assert [done.returncode for done in ended] == [0, 0], ended[0].stderr + ended[1].stderr
     return [json.loads(done.stdout.splitlines()[-1]) for done in ended]
-
-
-def test_the_heartbeat_timeout_of_the_settings_is_that_of_jax(monkeypatch):
-    """Only JAX's call shows it: what it does differs from the default in how long it takes, which is no test."""
-    options = {}
-    monkeypatch.setattr(jax.distributed, "initialize", lambda **given: options.update(given))
-    processes.start(heartbeat_timeout=17)
-    assert options["heartbeat_timeout_seconds"] == options["shutdown_timeout_seconds"] == 17
 
 
 def test_values_come_in_order_and_are_not_kept_for_ever(seen):

@@ -13,14 +13,12 @@ from jax.extend.core import jaxprs_in_params
 from jax.sharding import AbstractMesh
 from jax.sharding import PartitionSpec as P
 
-from bertjax.config.config import from_dict
 from bertjax.models.config import Execution
 from bertjax.models.presets import PRESETS
-from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.mesh import AXES
 from bertjax.training.config import MeshConfig
-from bertjax.training.parallel.make_mesh import choose_strategy, fill_mesh, make_mesh
+from bertjax.training.parallel.make_mesh import fill_mesh, make_mesh
 from bertjax.training.parallel.sharding import (
     ENCODER_RULES,
     HEAD_RULES,
@@ -29,8 +27,6 @@ from bertjax.training.parallel.sharding import (
     shardings,
 )
 from bertjax.training.parallel.strategy import Layout
-from bertjax.training.param_paths import map_with_path
-from bertjax.training.program import Program
 from bertjax.training.step import gradients
 from tests import batches, runs
 from tests.training.trainer import make_step
@@ -54,10 +50,6 @@ def test_eight_devices_train_like_one():
     }
 
 
-def one_device():
-    return make_mesh(MeshConfig(1, 1, 1), jax.devices()[:1])
-
-
 @pytest.mark.parametrize("process, shards", [(0, (0, 3)), (1, (1, 2))])
 def test_a_process_holds_its_shards_in_the_order_of_the_mesh(process, shards, monkeypatch):
     """A mesh follows the links of its devices: those of two processes may alternate."""
@@ -71,33 +63,6 @@ def test_gradients_are_sums_over_all_devices():
     differences = runs.on_devices(4, "tests.training.gradients_on_four_devices")
     assert differences.keys() == {"replicated", "gathered", "gathered lstm", "padded"}
     assert max(differences.values()) < 1e-5
-
-
-def test_the_rules_cover_bert_and_its_optimizer():
-    params = batches.param_shapes(BERT(), batches.ENCODER)
-    state = {"step": jnp.zeros(()), "params": params, "opt_state": {"mu": params, "nu": params}}
-    laid_out = shardings(state, (*ENCODER_RULES, *HEAD_RULES), one_device())
-    specs = {}
-    map_with_path(lambda path, sharding: specs.__setitem__(path, sharding.spec), laid_out)
-    assert specs["params/encoder/embeddings/word"] == P("tensor", "fsdp")
-    assert specs["opt_state/mu/encoder/layers/attention/output/kernel"] == P(None, ("tensor", "fsdp"), None)
-    assert specs["opt_state/nu/encoder/layers/intermediate/kernel"] == P(None, "fsdp", "tensor")
-    assert specs["params/encoder/layers/output/bias"] == specs["params/heads/nsp/classifier/kernel"] == P()
-    assert specs["step"] == P()
-
-
-def test_a_parameter_without_a_rule_is_an_error_with_the_line_to_add():
-    with pytest.raises(UserError) as error:
-        shardings({"generator": {"kernel": jnp.ones((2, 2))}}, (*ENCODER_RULES, *HEAD_RULES), one_device())
-    line = 'add (r"generator/kernel$", P()) to sharding_rules in the traits of the objective'
-    assert str(error.value) == f"no sharding rule covers 'generator/kernel'; {line}"
-    rules = ((r"generator/kernel$", P()), *ENCODER_RULES)
-    assert shardings({"generator": {"kernel": jnp.ones((2, 2))}}, rules, one_device())
-
-
-def test_the_first_rule_that_matches_wins():
-    rules = ((r"kernel$", P("fsdp")), (r"a/kernel$", P("tensor")))
-    assert shardings({"a": {"kernel": jnp.ones(4)}}, rules, one_device())["a"]["kernel"].spec == P("fsdp")
 
 
 @pytest.mark.parametrize("mesh", [MeshConfig(2, 1, 1), MeshConfig(0, 3, 1), MeshConfig(0, 1, 2)])
@@ -143,13 +108,6 @@ def devices(count: int, slices: int = 1) -> list:
     return [Device(index * slices // count) for index in range(count)]
 
 
-def test_large_layers_of_their_own_are_gathered_one_by_one():
-    assert choose_strategy("auto", 110_000_000) == "fsdp"
-    assert choose_strategy("auto", 14_000_000) == "gathered"
-    assert choose_strategy("auto", 220_000_000, sharing="all") == "gathered"
-    assert choose_strategy("replicated", 1_500_000_000) == "replicated"
-
-
 @pytest.mark.parametrize(
     ("mesh", "count", "slices", "fsdp"),
     [
@@ -172,17 +130,6 @@ def test_replicas_shard_nothing():
     assert fill_mesh(MeshConfig(), "replicated", [BASE], devices(16)).fsdp == 1
     with pytest.raises(UserError, match=r"runtime.strategy=replicated contradicts runtime.mesh.fsdp=4; use"):
         fill_mesh(MeshConfig(fsdp=4), "replicated", [BASE], devices(16))
-
-
-def test_the_error_of_an_unknown_strategy_lists_the_known_ones():
-    with pytest.raises(UserError, match="runtime.strategy='zero' is unknown; choose one of auto, replicated, gathered"):
-        from_dict({"runtime": {"strategy": "zero"}})
-
-
-def test_a_program_is_checked_before_there_is_a_corpus():
-    config = from_dict({"model": {"preset": "tiny"}, "optimizer": {"frozen": ["embedings/"]}})
-    with pytest.raises(UserError, match="optimizer.frozen.0='embedings/' matches no parameter; the nearest paths are "):
-        Program(config, 100, (jax.devices()[0],)).check()
 
 
 def equations(jaxpr) -> Iterator:

@@ -1,14 +1,11 @@
 """Which settings change what a held-out metric measures: every one unless it is known to change training only."""
 
 import copy
-import dataclasses
 
 import pytest
 
 from bertjax.config.config import from_dict, to_dict
-from bertjax.objectives import OBJECTIVES
-from bertjax.objectives.pretraining.mlm import MaskedLM
-from bertjax.training.results.heldout_task import MASKED_TOKENS, heldout_task
+from bertjax.training.results.heldout_task import heldout_task
 
 TEXT = {"stages": [{"steps": 9, "seq_len": 32, "batch": 8}], "model": {"max_positions": 64},
         "optimizer": {"warmup_steps": 2}}  # fmt: skip
@@ -59,32 +56,12 @@ def test_another_question(name, value):
     assert any(last in line for line in task(TEXT, "mlm_loss").changes(task(TEXT, "mlm_loss", changes, store="b")))
 
 
-@pytest.mark.parametrize(
-    "changes, store",
-    [
-        ({"seed": 3, "optimizer.learning_rate": 1e-3, "model.layers": 2, "stages.0.batch": 4}, "a"),
-        ({"stages.0.masking_rate": 0.4, "tasks.bert.plans": 4}, "a"),
-        ({"tasks.bert.objective": {"kind": "mlm"}}, "a"),
-        ({"tasks.bert.objective": DISTILLED}, "a"),
-        ({"data.share": 0.5}, "b"),
-        ({"data.corpus": "elsewhere/texts"}, "a"),
-    ],
-)
-def test_the_same_question_after_another_training(changes, store):
-    assert task(TEXT, "mlm_loss").changes(task(TEXT, "mlm_loss", changes, store)) == []
-
-
 def test_what_is_measured_against_a_teacher_depends_on_the_teacher():
     taught = TEXT | {"tasks": {"bert": {"objective": DISTILLED}}}
     other = {"tasks.bert.objective.teacher": "u"}
     assert task(taught, "mlm_loss").changes(task(taught, "mlm_loss", other)) == []
     for metric in ("soft_loss", "agreement", "soft_agreement"):
         assert task(taught, metric).changes(task(taught, metric, other)) == ["objective.teacher: 't' -> 'u'"]
-
-
-def test_other_texts_of_one_path_are_another_question():
-    (line,) = task(TEXT, "mlm_loss").changes(task(TEXT, "mlm_loss", store="b"))
-    assert line.startswith("data.store_fingerprint: ")
 
 
 def test_scores_of_records_depend_on_the_records_and_a_loss_on_its_settings_too():
@@ -98,24 +75,3 @@ def test_scores_of_records_depend_on_the_records_and_a_loss_on_its_settings_too(
     assert loss.changes(task(RECORDS, "label_loss", smoothing)) == ["objective.label_smoothing: 0.0 -> 0.1"]
     assert accuracy.changes(task(RECORDS, "accuracy", records)) == [], "a file that was moved"
     assert accuracy.changes(task(RECORDS, "accuracy", records, "b")) == ["examples.heldout: 'a/dev.tsv' -> 'b/dev.tsv'"]
-
-
-def test_metrics_of_a_mixture_belong_to_their_task():
-    mixed = TEXT | {"tasks": {"a": {"objective": {"kind": "mlm"}}, "b": {"objective": {"kind": "bert"}}}}
-    changed = {"tasks.b.objective.masking.rate": 0.4}
-    assert task(mixed, "a/mlm_loss").changes(task(mixed, "a/mlm_loss", changed)) == []
-    assert task(mixed, "b/mlm_loss").changes(task(mixed, "b/mlm_loss", changed)) != []
-
-
-def test_objectives_that_share_the_masked_tokens_are_those_that_do_not_change_them():
-    """A new objective must be listed if its `mlm` is that of `MaskedLM`, and must not be if it reads other tokens."""
-    reading = {"features", "masked_features", "terms_of", "terms"}
-    sharing = {
-        kind
-        for kind in OBJECTIVES.kinds
-        if issubclass(cls := OBJECTIVES.class_of(kind), MaskedLM)
-        and cls.term == "mlm"
-        and (kind in ("mlm", "span_boundary") or not reading & vars(cls).keys())
-    }
-    assert sharing == MASKED_TOKENS
-    assert all(dataclasses.is_dataclass(OBJECTIVES.class_of(kind)) for kind in sharing)

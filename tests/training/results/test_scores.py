@@ -5,7 +5,6 @@ import io
 import json
 import math
 
-import numpy as np
 import pytest
 from rich.console import Console
 
@@ -20,8 +19,7 @@ from bertjax.training.feeds import Feeds
 from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.results import source_epochs
 from bertjax.training.results.glue import GLUE, as_dict, print_suite, scores_of
-from bertjax.training.results.seeds import average_scores, better_checkpoint, over_seeds, print_seeds
-from bertjax.training.run.record import RunRecord, write_record
+from bertjax.training.results.seeds import better_checkpoint, over_seeds, print_seeds
 from bertjax.training.run.workdir import Workdir, write_json
 from bertjax.training.stages import Timetable
 
@@ -54,42 +52,8 @@ def test_the_best_kept_checkpoint(tmp_path, scores, kept, expected):
     assert line.startswith(f"{tmp_path}{expected}") if expected else line == ""
 
 
-def test_a_checkpoint_with_weights_that_were_pruned_later_is_not_the_best(tmp_path):
-    files = finished(tmp_path, {10: 0.9, 85: 0.78, 100: 0.75}, (10, 85, 100))
-    for pruning, best in (({"kind": "magnitude", "end_share": 0.8}, 85), ({}, 10)):
-        config = from_dict({"tasks": {"mine": TASK}, "pruning": pruning})
-        assert better_checkpoint(files, config, {"accuracy": 0.75}).startswith(f"{tmp_path}@{best} has accuracy")
-
-
-@pytest.mark.parametrize(
-    "last, average, is_better",
-    [
-        *[(3.0, 2.5, True), (2.5, 3.0, False), (2.5, 2.5, False)],
-        *[(math.nan, 2.5, True), (2.5, math.nan, False), (math.nan, math.nan, False), (math.inf, math.inf, False)],
-    ],
-)
-def test_the_moving_average_is_compared_with_the_last_weights(last, average, is_better):
-    config = from_dict({"tasks": {"mlm": {"objective": {"kind": "mlm"}}}})
-    figures = {"eval": {"mlm_loss": last}, "eval_ema": {"mlm_loss": average}}
-    assert average_scores(config, figures) == (f"mlm_loss {average:.4f}, and {last:.4f} in export", is_better)
-    assert average_scores(config, figures | {"eval_ema": {}}) == ("no mlm_loss", False)
-
-
 def figures(accuracy: float, majority: float = 0.6) -> dict:
     return {"eval": {"accuracy": accuracy, "f1": accuracy / 2}, "baseline": {"majority_accuracy": majority}}
-
-
-def test_the_spread():
-    spread = over_seeds([figures(accuracy) for accuracy in (0.9, 0.6, 0.7, 0.5)])
-    accuracy = spread["metrics"]["accuracy"]
-    assert accuracy["values"] == [0.9, 0.6, 0.7, 0.5]
-    assert (
-        accuracy["mean"] == pytest.approx(0.675)
-        and accuracy["median"] == pytest.approx(0.65)
-        and accuracy["best"] == 0.9
-    )
-    assert accuracy["deviation"] == pytest.approx((0.0875 / 3) ** 0.5)
-    assert spread["failed"] == 2, "one is as good as the most frequent class, one is worse"
 
 
 def test_the_table():
@@ -136,25 +100,6 @@ def of(data, tasks, stages=STAGES):
     return Feeds(config, prepare(data)), Timetable(stages, weights)
 
 
-@pytest.mark.parametrize("smoothing", [1.0, 0.3])
-@pytest.mark.parametrize("tasks", [("b",), ("a", "b")])
-def test_epochs_are_those_of_the_rows_that_the_steps_draw(data, smoothing, tasks):
-    data = dataclasses.replace(data, smoothing=smoothing)
-    feeds, timetable = of(data, {name: TASKS[name] for name in tasks})
-    expected = np.zeros(2)
-    for step in range(timetable.steps):
-        spec = timetable.at(step)
-        feed = feeds.train[spec.task, spec.seq_len]
-        owners, _ = feed.turns.at(spec.first + np.arange(spec.rows))
-        for source, drawn in enumerate(np.bincount(owners, minlength=len(feed.sources))):
-            plans = feed.sources[source].plans
-            expected[source if len(feed.sources) > 1 else slice(None)] += drawn / np.mean(
-                [p.counts.rows for p in plans]
-            )
-    epochs = source_epochs.epochs_by_source(feeds, timetable)
-    assert list(epochs) == ["large", "small"] and list(epochs.values()) == pytest.approx(expected)
-
-
 def test_a_source_that_is_read_often_is_warned_about(data):
     feeds, timetable = of(dataclasses.replace(data, smoothing=0.0), {"b": TASKS["b"]})
     first, warning = source_epochs.lines(feeds, timetable)
@@ -190,42 +135,10 @@ def test_scores_that_are_not_finite_are_left_out_and_counted(tmp_path):
     assert "STS-B: 0 of 1 scores are finite" in output.getvalue()
 
 
-@pytest.mark.parametrize("seeds", [1, 2])
-def test_a_run_that_is_being_extended_has_no_score(tmp_path, store, seeds):
-    """Its results are those of its earlier end."""
-    root = tmp_path / "CoLA"
-    runs = [Workdir.at(root / f"seed={seed}" if seeds > 1 else root) for seed in range(seeds)]
-    figures = {"steps": 10, "eval": {"matthews": 0.5}, "baseline": {}}
-
-    def extend(steps: int) -> None:
-        config = from_dict({"optimizer": {"warmup_steps": 1}, "stages": [{"steps": steps}]})
-        write_record(runs[-1], RunRecord(config, config, {}, store.tokenizer.vocab_size), store.tokenizer)
-
-    for run in runs:
-        run.root.mkdir(parents=True)
-        write_json(run.summary, {"finished": True, **figures})
-    if seeds > 1:
-        write_json(Workdir.at(root).root / "seeds.json", over_seeds([figures] * seeds))
-    extend(steps=10)
-    assert scores_of(GLUE, tmp_path) == {"CoLA": [0.5] * seeds}
-    extend(steps=20)
-    with pytest.raises(UserError, match="holds no finished run of a task"):
-        scores_of(GLUE, tmp_path)
-
-
 def test_the_average_is_over_all_columns(tmp_path):
     for index, (task, (metric, _)) in enumerate(GLUE.tasks.items()):
         write(tmp_path, task, metric, [index / 10])
     assert as_dict(GLUE, scores_of(GLUE, tmp_path))["average"]["mean"] == pytest.approx(40.0)
-
-
-def test_the_model_of_mnli_scores_both_of_its_sets(tmp_path):
-    (tmp_path / "MNLI").mkdir()
-    metrics = {"accuracy": {"values": [0.84, 0.85]}, "mismatched/accuracy": {"values": [0.83, 0.82]}}
-    (tmp_path / "MNLI" / "seeds.json").write_text(json.dumps({"metrics": metrics}))
-    assert scores_of(GLUE, tmp_path) == {"MNLI": [0.84, 0.85], "MNLI-mm": [0.83, 0.82]}
-    write(tmp_path, "MNLI-mm", "accuracy", [0.8])
-    assert scores_of(GLUE, tmp_path)["MNLI-mm"] == [0.8], "a run of its own is preferred"
 
 
 def test_an_empty_folder(tmp_path):

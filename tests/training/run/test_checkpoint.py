@@ -3,13 +3,11 @@
 import json
 import logging
 import shutil
-import threading
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
 from etils import epath
 from hypothesis import example, given, settings
@@ -19,8 +17,6 @@ from bertjax.runtime.errors import RunFailed, UserError
 from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.fingerprints import fingerprints
 from bertjax.training.run.retention import Retention
-from bertjax.training.run.workdir import Workdir
-from tests.waiting import LIMIT_SECONDS
 
 
 def state(step: int) -> dict:
@@ -85,16 +81,6 @@ def test_the_newest_are_kept(tmp_path, keep, kept):
     assert Checkpoints(epath.Path(tmp_path / "c")).steps() == kept
 
 
-@pytest.mark.parametrize("starts", [[(2, 4, 6, 8, 10, 12, 14)], [(2, 3), (4, 6, 8), (9, 10, 11), (12, 14)]])
-def test_multiples_are_kept_wherever_a_run_stops(tmp_path, starts):
-    for steps in starts:
-        checkpoints = Checkpoints(epath.Path(tmp_path / "c"), Retention(1, every=4))
-        for step in steps:
-            checkpoints.save(step, state(step), META)
-        checkpoints.close()
-    assert Checkpoints(epath.Path(tmp_path / "c")).steps() == [4, 8, 12, 14]
-
-
 def test_chosen_steps_are_kept_over_restarts(tmp_path):
     for steps in ((0, 1, 2, 3), (4, 5, 6, 7, 8)):
         checkpoints = Checkpoints(epath.Path(tmp_path / "c"), Retention(1, at=(0, 2, 5, 99)))
@@ -102,32 +88,6 @@ def test_chosen_steps_are_kept_over_restarts(tmp_path):
             checkpoints.save(step, state(step), META)
         checkpoints.settle()
     assert Checkpoints(epath.Path(tmp_path / "c")).steps() == [0, 2, 5, 7, 8]
-
-
-def test_the_best_are_kept_over_restarts_although_scores_come_after_the_save(tmp_path):
-    scores = {1: 5.0, 2: 3.0, 3: None, 4: 4.0, 5: 3.5, 6: None, 7: None}
-    for steps in ((1, 2, 3), (4, 5, 6, 7)):
-        checkpoints = Checkpoints(epath.Path(tmp_path / "c"), Retention(1, best=2))
-        for step in steps:
-            checkpoints.scores = {before: scores[before] for before in range(1, step)}
-            checkpoints.save(step, state(step), META)
-        checkpoints.settle()
-    assert Checkpoints(epath.Path(tmp_path / "c")).steps() == [2, 5, 6, 7]
-
-
-@pytest.mark.parametrize("name", ["a b", "50%", "a#b", "{a}", "$x", "ünï", "a,b=c", "'q'"])
-def test_a_folder_of_any_accepted_name_is_read_back(tmp_path, name):
-    """`Workdir.check_checkpoints` refuses the other characters."""
-    Workdir.at(tmp_path / name).check_checkpoints()
-    write(tmp_path / name / "c", 1)
-    assert_is(newest(tmp_path / name / "c"), 1)
-
-
-def test_a_folder_that_cannot_be_created_is_an_error_of_one_line(tmp_path):
-    (tmp_path / "file").write_text("no folder")
-    for _ in range(2):  # and fails alike when the next save tries again
-        with pytest.raises(RunFailed, match="could not be written to .*file/checkpoints: .*; the older ones are kept"):
-            write(tmp_path / "file" / "checkpoints", 10)
 
 
 def test_processes_that_see_other_checkpoints_stop(two, monkeypatch):
@@ -154,23 +114,6 @@ def flip(path: Path, place: int) -> None:
     content = bytearray(path.read_bytes())
     content[place] ^= 0x04
     path.write_bytes(content)
-
-
-def test_metadata_may_be_changed_while_it_is_written(tmp_path, monkeypatch):
-    """A loop goes on adding up its metrics."""
-    may_write, write_json = threading.Event(), ocp.JsonCheckpointHandler._save_fn
-
-    async def write_later(*arguments):
-        assert may_write.wait(LIMIT_SECONDS)
-        await write_json(*arguments)
-
-    monkeypatch.setattr(ocp.JsonCheckpointHandler, "_save_fn", write_later)
-    checkpoints, totals = Checkpoints(epath.Path(tmp_path), Retention(3)), {"tokens": 12.0}
-    checkpoints.save(10, state(10), META | {"totals": totals})
-    totals["tokens"] = 13.0
-    may_write.set()
-    checkpoints.settle()
-    assert_is(newest(tmp_path), 10)
 
 
 def test_one_flipped_bit_in_any_file_is_detected(two, tmp_path, caplog):
@@ -226,22 +169,6 @@ def test_if_all_are_damaged_the_run_is_refused(two, tmp_path):
         assert f"({folder}/20: OUT_OF_RANGE: " in str(caught.value) and f"; {folder}/10: OUT" in str(caught.value)
 
 
-def test_a_checkpoint_of_another_format_is_refused_and_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr("bertjax.training.run.checkpoint.FORMAT_VERSION", 7)
-    write(tmp_path / "c", 10)
-    monkeypatch.undo()
-    with pytest.raises(UserError, match="has format 7, and this bertjax reads format 2; use the version that wrote it"):
-        newest(tmp_path / "c")
-    assert Checkpoints(epath.Path(tmp_path / "c")).steps() == [10]
-
-
-def test_a_damaged_version_is_damage_and_not_a_format(two, tmp_path):
-    shutil.copytree(two, tmp_path / "c")
-    [path] = (tmp_path / "c" / "20" / "meta").glob("metadata")
-    path.write_text(path.read_text().replace('"format_version": 2', '"format_version": 0'))
-    assert newest(tmp_path / "c").step == 10
-
-
 def test_metadata_of_a_checkpoint(two):
     [path] = (two / "20" / "meta").glob("metadata")
     meta = json.loads(path.read_text())
@@ -267,15 +194,6 @@ def test_slots_of_any_dtype_are_restored(slots, tmp_path):
     restored = checkpoints.restore(10, abstract).tree["slots"]["task"]
     for dtype, values in slots.items():
         assert str(restored[dtype].dtype) == dtype and (restored[dtype] == values).all()
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_flipped_bit_of_any_dtype_changes_the_fingerprint(slots, dtype):
-    values = np.asarray(slots[dtype])
-    flipped = values.copy()
-    flipped.view(np.uint8)[-1] ^= 1  # the last byte of the last element
-    changed = [fingerprints({"leaf": jnp.asarray(leaf)})["leaf"] for leaf in (values, flipped, values[::-1])]
-    assert len(set(changed)) == 3
 
 
 VALUES = np.random.default_rng(0).normal(size=64).astype(np.float32)

@@ -1,38 +1,14 @@
 """Goodput, MFU, and traces of steps."""
 
 import dataclasses
-import json
 
 import jax
-from etils import epath
 
 from bertjax.runtime.chips import peak_flops
 from bertjax.training.config import MeshConfig
 from bertjax.training.parallel.make_mesh import make_mesh
-from bertjax.training.run import goodput
-from bertjax.training.run.goodput import Elapsed, goodput_of, mfu
+from bertjax.training.run.goodput import goodput_of, mfu
 from bertjax.training.run.metrics import Totals
-from tests.waiting import Clock
-
-
-def test_seconds_of_all_starts(tmp_path, monkeypatch):
-    path, clock = epath.Path(tmp_path / "elapsed.json"), Clock(1000.0)
-    monkeypatch.setattr(goodput, "time", clock)
-    first = Elapsed(path)
-    clock.now = 1010.0
-    first.write(everything=False)  # at most every ten seconds
-    assert not path.exists()
-    clock.now = 1011.0
-    first.write(everything=False)
-    assert json.loads(path.read_text()) == [11.0]
-    clock.now = 1012.0
-    first.write(everything=True)
-    clock.now = 5.0  # another machine, whose clock counts from its own start
-    second = Elapsed(path)
-    clock.now = 8.0
-    assert second.seconds == 15.0
-    second.write(everything=True)
-    assert json.loads(path.read_text()) == [12.0, 3.0]
 
 
 def test_goodput_is_the_share_of_steps_that_were_kept():

@@ -14,11 +14,9 @@ from bertjax.runtime import storage
 from bertjax.runtime.storage import StorageError
 from bertjax.training.run import journal, metrics
 from bertjax.training.run.journal import Journal
-from bertjax.training.run.metrics import Events, MetricsLog, Totals
-from bertjax.training.run.workdir import Workdir, cut_jsonl, parts_of, read_jsonl
-from bertjax.training.run.writer import LogWriter
+from bertjax.training.run.metrics import Events
+from bertjax.training.run.workdir import parts_of, read_jsonl
 from tests.data.test_remote import Bucket
-from tests.training.run.test_metrics import STEP
 
 
 @pytest.fixture
@@ -74,17 +72,6 @@ def test_lines_wait_while_the_disk_is_full_and_none_is_lost_or_torn(path, monkey
     assert read_jsonl(path) == [{"step": step} for step in (1, 2, 3, 4)]
 
 
-def test_a_resumed_journal_drops_what_is_written_again(path):
-    lines = Journal(path)
-    for step in (1, 2, 3):
-        lines.append({"step": step})
-    lines.write(everything=True)
-    resumed = Journal(path, last_step=2)
-    resumed.append({"step": 3, "again": True})
-    resumed.write(everything=True)
-    assert read_jsonl(path) == [{"step": 1}, {"step": 2}, {"step": 3, "again": True}]
-
-
 def test_lines_that_wait_are_bounded(path, monkeypatch, caplog):
     """Also if lines are added while a write fails: the oldest are lost, with one warning."""
     monkeypatch.setattr(journal, "_MOST_WAITING_BYTES", 3 * len('{"step": 1}\n'))
@@ -108,17 +95,6 @@ def test_lines_that_wait_are_bounded(path, monkeypatch, caplog):
     assert record.getMessage().endswith("its oldest waiting records are lost")
 
 
-def test_a_journal_with_a_limit_stops_at_it_with_one_warning(path, caplog):
-    lines = Journal(path, most_bytes=50)
-    for step in range(1, 51):
-        lines.append({"step": step})
-    lines.write(everything=True)
-    lines.append({})
-    lines.write(everything=True)
-    assert [record["step"] for record in read_jsonl(path)] == [1, 2, 3, 4], "nor is a later line written that would fit"
-    assert len(caplog.records) == 1
-
-
 def test_an_object_store_gets_segments_that_readers_join(bucket, monkeypatch):
     written, write = [], storage.write_bytes
     monkeypatch.setattr(storage, "write_bytes", lambda *args: (written.append(len(args[1])), write(*args)))
@@ -139,18 +115,6 @@ def test_an_object_store_gets_segments_that_readers_join(bucket, monkeypatch):
     assert [record["step"] for record in read_jsonl(path)] == list(range(1, 62))
     assert read_jsonl(path)[-1] == {"step": 61, "again": True}
     assert sum(before.get(part.name) == part.read_bytes() for part in parts_of(path)) >= 6  # not written again
-
-
-def test_a_copy_of_a_bucket_that_continues_on_a_disk_has_one_order(tmp_path):
-    path = epath.Path(tmp_path / "metrics.jsonl")
-    for number, steps in enumerate(((1, 2), (3, 4))):
-        (tmp_path / f"metrics-{number:05}.jsonl").write_text("".join(f'{{"step": {step}}}\n' for step in steps))
-    lines = Journal(path, last_step=3)
-    lines.append({"step": 4, "again": True})
-    lines.write(everything=True)
-    assert read_jsonl(path) == [{"step": 1}, {"step": 2}, {"step": 3}, {"step": 4, "again": True}]
-    cut_jsonl(path, 0)
-    assert read_jsonl(path) == []
 
 
 def events_of(path: epath.Path) -> list[Event]:
@@ -195,19 +159,6 @@ def test_events_that_cannot_be_written_wait(tmp_path, monkeypatch, caplog):
     [file] = tmp_path.iterdir()
     assert [event.step for event in events_of(file) if event.summary.value] == list(range(1, 10))
     assert not caplog.records
-
-
-def test_the_logs_of_a_million_steps_fit_in_documented_sizes(tmp_path):
-    """At log_every=10: 100,000 lines of at most 1 KiB, and as many events of at most 640 bytes."""
-    workdir, lines = Workdir.at(tmp_path), 500
-    with LogWriter() as writer:
-        log = MetricsLog(workdir, Totals(tokens=5e11, rows=4e9, flops=1e22, seconds=1e6), 0, writer)
-        terms = {f"{name}_{kind}": 1 / 3 for name in ("mlm", "nsp") for kind in ("loss", "accuracy")}
-        for step in range(1_000_000 - 10 * lines, 1_000_000, 10):
-            log.write(step, STEP | terms)
-        log.close()
-    assert workdir.metrics.stat().length <= lines * 1024
-    assert sum(path.stat().length for path in workdir.events.iterdir()) <= lines * 640
 
 
 def test_an_upload_is_small_however_long_a_run_is():

@@ -1,8 +1,6 @@
 """The lock of object stores: one holder at a time, and a holder that lost it stops."""
 
 import contextlib
-import datetime
-import itertools
 import queue
 import threading
 
@@ -167,28 +165,6 @@ def test_a_claim_that_is_delayed_is_noticed_by_the_holder_where_no_store_keeps_t
         with pytest.raises(Unavailable, match="has taken over"):
             held.verify()
     assert marks(path) == {".lock-00001": "someone 0"}
-
-
-def test_a_mark_that_is_old_on_the_clock_of_the_store_is_not_waited_for(path, clock):
-    (path.parent / ".lock-00007").write_text("someone 17")
-    [file] = Bucket.store.values()
-    file.modified -= datetime.timedelta(seconds=100)
-    with lease(path, seconds=60.0) as held:
-        held.verify()
-        assert list(marks(path)) == [".lock-00008"] and not clock.slept
-
-
-def test_an_answer_that_was_lost_is_not_taken_for_another_process(path, monkeypatch):
-    create, lost = Bucket.pipe_file, itertools.chain([True], itertools.repeat(False))
-
-    def pipe_file(self, *arguments, **options):
-        create(self, *arguments, **options)
-        if next(lost):
-            raise HttpError({"code": 503, "message": "Backend Error"})
-
-    monkeypatch.setattr(Bucket, "pipe_file", pipe_file)
-    with lease(path, _WITHOUT_RENEWALS) as held:
-        held.verify()
 
 
 def test_failures_that_pass_do_not_end_the_lease_and_longer_ones_do(path, clock, monkeypatch, caplog):

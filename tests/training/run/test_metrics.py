@@ -4,10 +4,9 @@ import dataclasses
 
 import pytest
 
-from bertjax.runtime.errors import UserError
 from bertjax.training.run import metrics
-from bertjax.training.run.metrics import MetricsLog, Totals, read_scores
-from bertjax.training.run.workdir import Workdir, read_jsonl, write_jsonl
+from bertjax.training.run.metrics import MetricsLog, Totals
+from bertjax.training.run.workdir import Workdir, read_jsonl
 from bertjax.training.run.writer import LogWriter
 from tests.waiting import Clock
 
@@ -80,29 +79,3 @@ def test_totals_continue_after_a_stop(workdir, writer, monkeypatch):
     assert totals["tokens"] == 1100.0 and totals["data_wait_seconds"] == pytest.approx(2.05)
     assert totals["seconds"] == pytest.approx(61.05)
     log.close()
-
-
-def test_a_resumed_run_writes_every_step_once(workdir):
-    for restored in (0, 2):
-        with LogWriter() as writer:
-            log = MetricsLog(workdir, Totals(), restored, writer)
-            for step in range(restored + 1, 5):
-                log.write(step, STEP)
-            log.close()
-    assert [record["step"] for record in read_jsonl(workdir.metrics)] == [1, 2, 3, 4]
-
-
-def test_a_spike_is_valid_json_whatever_its_loss(workdir, writer):
-    log = MetricsLog(workdir, Totals(), 0, writer)
-    log.write_spike(3, {"name": "mlm_loss", "loss": float("nan"), "deviations": float("nan"), "rows": [4, 5]})
-    log.close()
-    assert read_jsonl(workdir.spikes) == [
-        {"step": 3, "name": "mlm_loss", "loss": None, "deviations": None, "rows": [4, 5]}
-    ]
-
-
-@pytest.mark.parametrize("line, missing", [({"score": 1.0}, "step"), ({"step": 1}, "score"), ({}, "step, score")])
-def test_a_score_that_lacks_its_step_or_value_is_one_line(workdir, line, missing):
-    write_jsonl(workdir.evaluations, [{"step": 1, "score": None}, line])
-    with pytest.raises(UserError, match=f"evaluations.jsonl:2 is damaged .it has no {missing}.; delete the line"):
-        read_scores(workdir.evaluations, 10)

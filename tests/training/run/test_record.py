@@ -2,48 +2,27 @@
 
 import dataclasses
 import hashlib
-import json
 import logging
-import shutil
 import subprocess
 import sys
 
 import pytest
 
 from bertjax.config.config import Config, from_dict
-from bertjax.data import tokenizer
-from bertjax.data.labeled.source import LabeledSource
 from bertjax.runtime.errors import UserError
 from bertjax.training import start
 from bertjax.training.feeds import Feeds
-from bertjax.training.parallel import processes
 from bertjax.training.resolve import resolve
-from bertjax.training.run import splits, versions
+from bertjax.training.run import versions
 from bertjax.training.run.foreign_code import foreign_modules, hashes
 from bertjax.training.run.record import (
     RunRecord,
     check_identity,
-    read_record,
     start_record,
     write_record,
 )
 from bertjax.training.run.workdir import Workdir, append_jsonl
-from tests import runs
 from tests.waiting import LIMIT_SECONDS
-
-
-def test_a_record_that_has_not_changed_is_not_written_again(undisturbed, tmp_path, monkeypatch):
-    """A kill while it is written could otherwise leave a run that nothing can open."""
-    shutil.copytree(undisturbed / "tokenizer", tmp_path / "tokenizer")
-    shutil.copy(undisturbed / "config.json", tmp_path)
-    workdir, before = Workdir.at(tmp_path), runs.content(tmp_path)
-    record, words = read_record(workdir), tokenizer.load(tmp_path / "tokenizer")
-    written = []
-    monkeypatch.setattr("bertjax.training.run.record.write_json", lambda path, value: written.append(value))
-    write_record(workdir, record, words)
-    assert not written and runs.content(tmp_path) == before
-    write_record(workdir, dataclasses.replace(record, identity=record.identity | {"seed": 1}), words)
-    assert written[0]["identity"]["seed"] == 1
 
 
 def test_a_mark_that_a_disk_shows_late_is_waited_for(tmp_path, monkeypatch):
@@ -138,42 +117,6 @@ def repository(folder) -> str:
     ]
 
 
-def test_the_commit_is_that_of_bertjax_alone(package):
-    assert versions.commit_of(package) == ""
-    commit = repository(package.parent)
-    assert versions.commit_of(package) == commit
-    (package / "__init__.py").write_text("changed")
-    assert versions.commit_of(package) == f"{commit}-dirty"
-    (package / "COMMIT").write_text("0123abc\n")
-    assert versions.commit_of(package) == "0123abc"
-
-
-def test_the_code_has_a_hash_of_its_own(package):
-    """An installed package has no commit, and a changed clone has the same one whatever was changed."""
-    repository(package.parent)
-    hashes = []
-    for content in ("", "x = 1", "x = 2", ""):
-        (package / "__init__.py").write_text(content)
-        versions.hash_of.cache_clear()
-        hashes.append(versions.hash_of(package))
-    assert hashes[0] == hashes[3] and len(set(hashes)) == 3
-    (package / "recipes").mkdir()
-    (package / "recipes" / "mine.py").write_text("a configuration")
-    (package / "data.json").write_text("{}")
-    versions.hash_of.cache_clear()
-    assert versions.hash_of(package) == hashes[0]
-
-
-def test_a_git_that_is_missing_or_hangs_is_not_waited_for(package, tmp_path, monkeypatch):
-    repository(package.parent)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert versions.commit_of(package) == ""
-    (tmp_path / "git").write_text(f"#!{sys.executable} -SE\nimport time\ntime.sleep(600)\nprint('0123abc')\n")
-    (tmp_path / "git").chmod(0o755)
-    monkeypatch.setattr(versions, "_GIT_SECONDS", 0.2)
-    assert versions.commit_of(package) == "", "if it were waited for, it would print a commit"
-
-
 def install(folder, **packages: str) -> None:
     """Write what pip leaves of distributions of these versions."""
     for name, version in packages.items():
@@ -210,36 +153,6 @@ def test_another_version_of_what_computes_is_refused_unless_accepted(workdir, ca
     assert f"({library}: 0.0.1 -> {now})" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["bertjax", "numpy"])
-def test_another_commit_or_library_that_does_not_compute_is_printed(workdir, caplog, name):
-    start_with(workdir, **{name: "0.0.1"})
-    versions.check(workdir, other_versions=False)
-    assert f"({name}: 0.0.1 -> {versions.versions()[name]})" in caplog.text
-
-
-@pytest.mark.parametrize("record", [{}, {"versions": None}, {"versions": ["jax"]}])
-def test_a_start_without_versions_is_reported(workdir, record):
-    workdir.starts.write_text(json.dumps(record) + "\n")
-    with pytest.raises(UserError, match="starts.jsonl is damaged .its last line has no versions"):
-        versions.check(workdir, other_versions=False)
-
-
-@pytest.mark.parametrize("name", ["bertjax", "jax"])
-def test_processes_of_other_versions_are_refused_unless_accepted(tmp_path, monkeypatch, caplog, name):
-    monkeypatch.setattr(processes, "gather", lambda here, *_: [here, here | {name: "0.0.1"}])
-    workdir = Workdir.at(tmp_path)
-    with pytest.raises(UserError, match=rf"process 1 has other versions than process 0 \({name}: \S+ -> 0.0.1\)"):
-        versions.check(workdir, other_versions=False)
-    versions.check(workdir, other_versions=True)
-    assert f"{name}: " in caplog.text
-
-
-def test_processes_may_differ_in_what_does_not_compute(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(processes, "gather", lambda here, *_: [here, here | {"numpy": "0.0.1"}])
-    versions.check(Workdir.at(tmp_path), other_versions=False)
-    assert "process 1 has other versions than process 0 (numpy: " in caplog.text
-
-
 def test_a_changed_file_of_a_foreign_class_is_refused_unless_accepted(workdir, monkeypatch, tmp_path, caplog):
     """The class itself, of a file in a repository."""
     source = tmp_path / "lab" / "mine_rtd.py"
@@ -263,16 +176,3 @@ def test_a_changed_file_of_a_foreign_class_is_refused_unless_accepted(workdir, m
         versions.check(workdir, False, hashes(after))
     versions.check(workdir, True, hashes(after))
     assert "mine_rtd (sha256)" in caplog.text
-
-
-def test_each_of_several_tasks_is_scored_on_its_own_recorded_split(tmp_path, store):
-    (tmp_path / "all.csv").write_text("sentence,label\n" + "".join(f"text {n},{'ab'[n % 2]}\n" for n in range(40)))
-    objective = {"kind": "classification", "classes": ["a", "b"]}
-    examples = {"kind": "labeled_text", "train": str(tmp_path / "all.csv"), "heldout": 0.25}
-    task = {"objective": objective, "examples": examples}
-    config, files = from_dict({"tasks": {"first": task, "second": task}}), Workdir.at(tmp_path / "run")
-    for name, each in config.tasks.items():
-        splits.write(files, name, LabeledSource(each.examples, store.tokenizer, True, ("a", "b")))
-    named = splits.named(files, config)
-    heldout = [len(each.examples.read(each.examples.heldout)) for each in named.tasks.values()]
-    assert heldout == [10, 10] and named.tasks["first"].examples.heldout != named.tasks["second"].examples.heldout

@@ -15,7 +15,6 @@ import pytest
 from etils import epath
 
 from bertjax.runtime import platform
-from bertjax.training.run import saving as savings
 from bertjax.training.run.checkpoint import Checkpoints, NotSaved
 from bertjax.training.run.metrics import MetricsLog, Totals
 from bertjax.training.run.retention import Retention
@@ -23,7 +22,7 @@ from bertjax.training.run.saving import Saving
 from bertjax.training.run.watchdog import Watchdog
 from bertjax.training.run.workdir import Workdir
 from bertjax.training.run.writer import LogWriter
-from tests.waiting import LIMIT_SECONDS, Clock, wait_until
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 STATE = {"step": jnp.int32(0), "params": {"kernel": jnp.ones((100, 50))}}
 
@@ -91,20 +90,6 @@ def test_a_full_disk_is_one_line(small_disk, monkeypatch, capfd):
     assert "Event loop" not in capfd.readouterr().err and saved(small_disk) == [1]
 
 
-def test_a_save_that_succeeds_forgives_the_one_before(saving, tmp_path, monkeypatch):
-    for step in (100, 300):
-        with monkeypatch.context() as broken:
-            broken.setattr(Checkpoints, "save", fail)
-            saving.save(step, STATE, {})
-        saving.save(step + 100, STATE, {})
-        saving.settle()
-    assert saved(tmp_path) == [200, 400]
-
-
-def fail(*_) -> None:
-    raise NotSaved("a checkpoint could not be written")
-
-
 def test_a_save_that_fails_in_the_background_is_noticed_without_another_save(saving, tmp_path, caplog):
     saving.save(100, STATE, {})
     saving.settle()
@@ -123,25 +108,6 @@ def fail_on_disk() -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_the_last_save_returns_its_failure(saving, tmp_path, monkeypatch):
-    assert saving.save_last(100, STATE, {}) is None
-    assert saved(tmp_path) == [100]
-    monkeypatch.setattr(Checkpoints, "save", fail)
-    for step in (200, 300):  # and raises nothing, however often
-        failure = saving.save_last(step, STATE, {})
-        assert isinstance(failure, NotSaved) and "could not be written" in str(failure)
-
-
-@pytest.mark.parametrize("stop_at, expected", [(105, 100), (106, None)])
-def test_a_stop_shortly_after_a_save_has_begun_finishes_that_one(saving, tmp_path, monkeypatch, stop_at, expected):
-    saving.save(100, STATE, {})
-    monkeypatch.setattr(Checkpoints, "is_saving", True)
-    finished = saving.finish_recent(stop_at)
-    assert finished == (expected and (expected, None))
-    if expected:
-        assert saved(tmp_path) == [100]
-
-
 def test_checkpoints_before_a_rise_of_the_loss_are_kept(tmp_path):
     checkpoints = Checkpoints(epath.Path(tmp_path / "checkpoints"), Retention(2))
     for step in range(100, 1000, 100):
@@ -152,21 +118,6 @@ def test_checkpoints_before_a_rise_of_the_loss_are_kept(tmp_path):
             assert saved(tmp_path) == [300, 400, 700, 800]
     assert saved(tmp_path) == [800, 900]
     checkpoints.close()
-
-
-def test_saves_that_come_too_early_are_left_out(tmp_path, monkeypatch):
-    """By time: the step is one of `save_every`, but only 30 of 60 seconds have passed since the last save."""
-    clock = Clock(1000.0)
-    monkeypatch.setattr(savings, "time", clock)
-    log = MetricsLog(Workdir.at(tmp_path), Totals(), 0, LogWriter(False))
-    saving = Saving(Checkpoints(epath.Path(tmp_path / "checkpoints"), Retention(3)), 100, 60, log, Watchdog(0))
-    times = []
-    for clock.now in (1030.0, 1060.0, 1090.0, 1119.0, 1121.0):
-        times.append(saving.may_save())
-        if times[-1]:
-            saving._started = clock.now
-    assert times == [False, True, False, False, True]
-    saving.close()
 
 
 ROOT = Path(__file__).parents[3]

@@ -15,7 +15,7 @@ from bertjax.training.run import tracking, writer
 from bertjax.training.run.trackers import Tracker
 from bertjax.training.run.tracking import Tracking, check_trackers
 from bertjax.training.run.workdir import Workdir
-from tests.waiting import LIMIT_SECONDS, wait_until
+from tests.waiting import LIMIT_SECONDS
 
 
 class Recording(Tracker):
@@ -92,15 +92,6 @@ def test_a_tracker_that_fails_is_a_warning_and_gets_its_steps_later(track, caplo
     Recording.fails = False
     track(2)
     assert (2, {"loss": 0.5}) in Recording.calls
-
-
-def test_a_tracker_that_hangs_holds_the_end_of_a_run_for_a_bounded_time(track, monkeypatch):
-    monkeypatch.setattr(writer, "_SECONDS_AT_THE_END", 0.3)
-    Recording.waits = True
-    track(1)
-    assert Recording.calls == [("start", "run", "")], "the end was not held until the tracker has written"
-    Recording.may_write.set()
-    wait_until(lambda: (1, {"loss": 1.0}) in Recording.calls)  # it is not the next test that gets the call
 
 
 def test_unknown_trackers_and_missing_packages_are_one_line(monkeypatch):

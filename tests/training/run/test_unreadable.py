@@ -13,9 +13,9 @@ import tenacity
 from etils import epath
 
 from bertjax.runtime import command_line, storage
-from bertjax.runtime.errors import Damaged, RunFailed, Unavailable, UserError
+from bertjax.runtime.errors import RunFailed, Unavailable, UserError
 from bertjax.training.parallel import processes
-from bertjax.training.run.checkpoint import Checkpoints, Deleted
+from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.record import read_checkpoint
 from tests.training.run.test_checkpoint import assert_is, newest, state, write
 
@@ -137,14 +137,6 @@ def test_a_state_of_other_code_is_described(two, change, difference):
     assert sorted(path.name for path in two.parent.iterdir()) == ["c"]
 
 
-@pytest.mark.parametrize("error", [tensorstore_error("DATA_LOSS"), FileNotFoundError("20/state"), KeyError("key")])
-def test_damage_that_a_second_read_does_not_find_is_none(two, fail, error, caplog):
-    failed = fail(error, 1)
-    assert_is(newest(two), 20)
-    assert failed == [20] and "damaged" not in caplog.text
-    assert sorted(path.name for path in two.parent.iterdir()) == ["c"]
-
-
 def test_bits_that_a_second_read_does_not_find_flipped_are_none(two, monkeypatch):
     restore, reads = ocp.CheckpointManager.restore, []
 
@@ -200,17 +192,6 @@ def test_a_process_that_alone_reads_other_values_ends_the_run(two, monkeypatch):
     assert sorted(path.name for path in two.parent.iterdir()) == ["c"]
 
 
-def test_a_reader_of_a_live_run_says_that_the_checkpoint_was_deleted(two):
-    checkpoints = Checkpoints(epath.Path(two))
-    assert checkpoints.steps() == [10, 20]
-    shutil.rmtree(two / "10")
-    with pytest.raises(Deleted, match=r"checkpoint 10 in .* was deleted while it was read"):
-        checkpoints.restore(10)
-    (two / "20" / "meta" / "metadata").unlink()
-    with pytest.raises(Damaged, match="a file is missing"):
-        checkpoints.restore(20)
-
-
 @pytest.fixture(scope="module")
 def run(undisturbed, tmp_path_factory) -> Path:
     workdir = tmp_path_factory.mktemp("live") / "run"
@@ -248,3 +229,11 @@ def test_a_deleted_checkpoint_of_a_live_run_that_was_asked_for_is_said_to_be_del
         UserError, match=rf"was deleted while it was read, as the run has .*; read one of .*{newest_step}"
     ):
         read_checkpoint(run, str(step))
+
+
+@pytest.mark.parametrize("error", [tensorstore_error("DATA_LOSS"), FileNotFoundError("20/state"), KeyError("key")])
+def test_damage_that_a_second_read_does_not_find_is_none(two, fail, error, caplog):
+    failed = fail(error, 1)
+    assert_is(newest(two), 20)
+    assert failed == [20] and "damaged" not in caplog.text
+    assert sorted(path.name for path in two.parent.iterdir()) == ["c"]

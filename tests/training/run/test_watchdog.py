@@ -10,16 +10,15 @@ import sys
 import time
 
 import jax
-import jax.numpy as jnp
 import pytest
 from etils import epath
 
 from bertjax.runtime.command_line import code_for
-from bertjax.runtime.errors import FailedAgain, RunFailed, Unavailable, UserError
+from bertjax.runtime.errors import RunFailed, Unavailable, UserError
 from bertjax.runtime.storage import StorageError
 from bertjax.training.run import notify
 from bertjax.training.run import watchdog as watchdogs
-from bertjax.training.run.failures import Failures, NotFinite, explained
+from bertjax.training.run.failures import Failures, NotFinite
 from bertjax.training.run.notify import Notifier, end_of
 from bertjax.training.run.watchdog import TRAINING, Heartbeat, Watchdog
 from bertjax.training.run.workdir import read_jsonl
@@ -86,19 +85,6 @@ def test_the_heartbeat_follows_the_states_and_goes_on_in_long_ones(tmp_path, mon
     assert times == sorted(set(times))
     record = json.loads((tmp_path / "heartbeat.json").read_text())
     assert (record["started"], record["exit_code"], record["failure"]) == (1.0, 1, "no space")
-
-
-def test_the_heartbeat_of_a_step_that_hangs_grows_old(clock, tmp_path):
-    heartbeat = Heartbeat(epath.Path(tmp_path / "heartbeat.json"))
-    with Watchdog(0, heartbeat, least=0.3) as watchdog, watchdog.state(TRAINING):
-        watchdog.beat(3)
-        clock.wait(1.0)
-        seen = heartbeat._time
-        clock.wait(1000.0)
-        assert heartbeat._time == seen
-        watchdog.beat(4)
-        clock.wait(1.0)
-        assert heartbeat._time > seen
 
 
 # In a process of its own, because the watchdog ends it. Its clock stands still unless the script sets it, and the
@@ -214,14 +200,6 @@ def test_the_same_step_from_the_same_checkpoint_fails_again(tmp_path):
     assert {record["reason"] for record in records} == {"loss is not finite"}
 
 
-def test_the_message_names_both_and_the_way_out(tmp_path):
-    Failures(epath.Path(tmp_path / "failures.jsonl"), 10).judge(17, ValueError("a defect"))
-    again = Failures(epath.Path(tmp_path / "failures.jsonl"), 10).judge(17, ValueError("a defect"))
-    assert str(again).startswith(
-        "step 17 failed twice from checkpoint 10 (a defect); the same command would fail again"
-    )
-
-
 @pytest.mark.parametrize(
     "error, code",
     [
@@ -255,22 +233,6 @@ def test_a_run_that_fails_twice_ends_in_code_3(flags, tmp_path, capsys):
     assert runs.call(*flags, *too_fast) == 3
     assert capsys.readouterr().err.splitlines()[-1].startswith("error: step 1 failed twice from checkpoint 0 (loss, ")
     assert runs.call(*flags, *too_fast, "--config.runtime.max_skipped=1") == 1, "step 3"
-
-
-def test_a_step_that_does_not_fit_into_memory_names_the_settings(tmp_path):
-    with pytest.raises(jax.errors.JaxRuntimeError) as error:
-        jax.block_until_ready(jax.jit(lambda: jnp.zeros(1 << 50))())
-    explained_error = explained(error.value, 7)
-    assert isinstance(explained_error, RunFailed) and str(explained_error).startswith(
-        "step 7 does not fit into memory ("
-    )
-    assert "set runtime.micro_tokens" in str(explained_error) and "\n" not in str(explained_error)
-    other = ValueError("a bug")
-    assert explained(other, 7) is other
-
-    for kind in (RunFailed, FailedAgain):
-        judged = Failures(epath.Path(tmp_path / "failures.jsonl"), 5).judge(7, error.value)
-        assert type(judged) is kind and str(judged).startswith(str(explained_error))
 
 
 # It ends only when it is killed, and so does its child.
@@ -308,26 +270,6 @@ def recorder(tmp_path, patient, monkeypatch):
 
 def events(tmp_path) -> list:
     return [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
-
-
-def test_the_command_gets_each_event_in_order(recorder, clock_of_notify, tmp_path, caplog):
-    with Notifier(recorder, "gs://bucket/run") as notifier:
-        notifier("saved", 10)
-        notifier("spike", 12, name="mlm_loss")
-        notifier("finished")
-    (first_variables, first), (_, second), (last_variables, last) = events(tmp_path)
-    assert first_variables == {"BERTJAX_EVENT": "saved", "BERTJAX_STEP": "10", "BERTJAX_WORKDIR": "gs://bucket/run"}
-    assert first == {"event": "saved", "step": 10, "workdir": "gs://bucket/run", "time": clock_of_notify.now}
-    assert (second["event"], second["step"], second["name"]) == ("spike", 12, "mlm_loss")
-    assert (last["event"], last["step"], last_variables["BERTJAX_STEP"]) == ("finished", 12, "12")
-    assert not caplog.records
-
-
-def test_a_run_that_raises_has_failed(recorder, tmp_path):
-    with pytest.raises(ValueError), Notifier(recorder, "run"):
-        raise ValueError("the first line\nthe second")
-    [(_, failed)] = events(tmp_path)
-    assert (failed["event"], failed["message"]) == ("failed", "the first line")
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,6 @@
 import contextlib
 import functools
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import fsspec
 import pytest
@@ -19,7 +16,6 @@ from bertjax.training.run.workdir import (
     Workdir,
     append_jsonl,
     cut_jsonl,
-    has_trained,
     local_folder,
     read_json,
     read_jsonl,
@@ -39,28 +35,6 @@ def test_a_workdir_is_held_by_one_process_at_a_time(tmp_path):
             pass
     with workdir.locked():
         pass
-
-
-def test_a_dead_process_holds_nothing(tmp_path):
-    script = """
-import os, sys
-from bertjax.training.run.workdir import has_trained, Workdir
-
-with Workdir.at(sys.argv[1]).locked():
-    os._exit(9)
-"""
-    assert subprocess.run([sys.executable, "-c", script, tmp_path], cwd=Path(__file__).parents[3]).returncode == 9
-    with Workdir.at(tmp_path).locked():
-        pass
-
-
-@pytest.mark.parametrize("below", ["", "deeper"])
-def test_a_workdir_that_cannot_be_written(tmp_path, below):
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(UserError, match=r"cannot be written: .*; choose another --workdir$"):
-        with Workdir.at(tmp_path / "file" / below).locked():
-            pass
-    assert (tmp_path / "file").read_text() == "mine"
 
 
 @pytest.mark.parametrize("name", ["runs[1]", "a*", "what?", "[a]/run", "a\\b", "s3://bucket/run"])
@@ -170,42 +144,3 @@ def test_a_line_that_a_kill_cut_short_does_not_count(log, cut):
     cut_jsonl(log, 5)
     append_jsonl(log, {"step": 6})
     assert read_jsonl(log) == [*RECORDS[:-1], {"step": 6}]
-
-
-@pytest.mark.parametrize("last_step, kept", [(0, 0), (1, 1), (4, 2), (5, 3), (9, 3)])
-def test_what_a_resumed_run_writes_again_is_dropped(log, last_step, kept):
-    cut_jsonl(log, last_step)
-    assert read_jsonl(log) == RECORDS[:kept]
-    assert [path.name for path in Path(log).parent.iterdir()] == ["metrics.jsonl"]
-
-
-@pytest.mark.parametrize("damaged", ["{'step': 2", "2"])
-def test_a_line_that_is_damaged_elsewhere_is_named(log, damaged):
-    first, _, last = log.read_text().splitlines()
-    log.write_text("\n".join([first, damaged, last, ""]))
-    with pytest.raises(UserError, match=r"metrics.jsonl:2 is damaged .*; delete the line"):
-        read_jsonl(log)
-
-
-@pytest.mark.parametrize(
-    "content, what", [('{"a": 1}', "it has no b"), ("[1]", "it has no a, b"), ("3", "not iterable")]
-)
-def test_json_without_the_keys_that_it_must_have(tmp_path, content, what):
-    path = Workdir.at(tmp_path).config
-    path.write_text(content)
-    with pytest.raises(UserError, match=f"config.json is damaged .*{what}"):
-        read_json(path, "a", "b")
-
-
-def test_drafts_of_a_killed_process_are_removed_by_the_next(tmp_path):
-    (tmp_path / ".metrics.jsonl.0123456789ab.draft").touch()
-    (tmp_path / "metrics.jsonl").touch()
-    with Workdir.at(tmp_path).locked():
-        assert sorted(file.name for file in tmp_path.iterdir()) == [".lock", "metrics.jsonl"]
-
-
-@pytest.mark.parametrize("folder", [".", "seed=1", "fold=2", "optimizer.learning_rate=0.1/seed=1"])
-def test_a_checkpoint_of_any_of_several_runs_is_found(folder, tmp_path):
-    assert not has_trained(tmp_path)
-    (tmp_path / folder / "checkpoints" / "10").mkdir(parents=True)
-    assert has_trained(tmp_path)

@@ -1,22 +1,18 @@
 """The writer of the logs: nothing that is only a log ends a run or delays a step."""
 
-import json
 import threading
 
 import pytest
-from etils import epath
 from gcsfs.retry import HttpError
 
 from bertjax.runtime import storage
 from bertjax.runtime.errors import Unavailable
-from bertjax.training.run import watchdog as heartbeats
 from bertjax.training.run import writer as writers
 from bertjax.training.run.journal import Journal
-from bertjax.training.run.watchdog import Heartbeat
 from bertjax.training.run.workdir import read_jsonl
 from bertjax.training.run.writer import LogWriter
 from tests.training.run.test_journal import bucket  # noqa: F401, a fixture
-from tests.waiting import LIMIT_SECONDS, Clock
+from tests.waiting import LIMIT_SECONDS
 
 
 @pytest.fixture
@@ -102,45 +98,3 @@ def test_a_lock_that_is_lost_for_a_while_ends_no_thread(store):
         lock.is_lost = False
         assert writer.finish()
     assert [record["step"] for record in read_jsonl(store.path)] == [1]
-
-
-def test_a_save_finds_all_lines_written(store):
-    lines = Journal(store.path)
-    with LogWriter() as writer:
-        writer.add(lines)
-        for step in range(100):
-            lines.append({"step": step})
-            writer.save()
-            assert len(read_jsonl(store.path)) == step + 1
-
-
-def log_writers() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name == "log writer"}
-
-
-def test_a_process_that_writes_nothing_starts_no_thread(store):
-    before = log_writers()  # those of earlier tests may end meanwhile
-    with LogWriter(active=False) as writer:
-        writer.add(Journal(store.path))
-        writer.save()
-        assert writer.finish() and log_writers() <= before
-
-
-def test_the_heartbeat_tells_when_the_run_reported_last(tmp_path, monkeypatch):
-    path, clock = epath.Path(tmp_path / "heartbeat.json"), Clock(1000.0)
-    monkeypatch.setattr(heartbeats, "time", clock)
-    heartbeat = Heartbeat(path, steps=100)
-    heartbeat.beat(3, "training")
-    heartbeat.write(everything=False)
-    assert json.loads(path.read_text()) == {
-        **{"step": 3, "time": 1000.0, "state": "training", "steps": 100, "started": 1000.0}
-    }
-    clock.now = 1005.0
-    heartbeat.beat(4)
-    heartbeat.write(everything=False)
-    assert json.loads(path.read_text())["step"] == 3  # at most every ten seconds
-    heartbeat.write(everything=True)
-    assert json.loads(path.read_text())["step"] == 4
-    clock.now = 2000.0
-    heartbeat.write(everything=True)
-    assert json.loads(path.read_text())["time"] == 1005.0  # a run that hangs reports nothing

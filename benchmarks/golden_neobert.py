@@ -3,12 +3,13 @@
 From the root of the repository, with PyTorch and transformers:
 
     git clone https://github.com/chandar-lab/NeoBERT CHECKOUT  # commit ed75b68
-    TORCH_COMPILE_DISABLE=1 python -m tests.interop.golden_neobert CHECKOUT
+    TORCH_COMPILE_DISABLE=1 python -m benchmarks.golden_neobert CHECKOUT
 
-It writes `neobert.safetensors`: all tensors of a model under the authors' names, drawn at random, rows of tokens, and
-what the authors' classes compute with them in float32: states, logits, and gradients of the masked-LM loss. Their code
-imports xformers for SwiGLU, for which a module of the same formula and names stands in here (xformers 0.0.28,
-`xformers.ops.SwiGLU`: w3(silu(w1 x) * w2 x), with w1 and w2 joined in `w12`), and for an attention that is not called.
+It writes `tests/interop/neobert.safetensors`: all tensors of a model under the authors' names, drawn at random, rows of
+tokens, and what the authors' classes compute with them in float32: states, logits, and gradients of the masked-LM loss.
+Their code imports xformers for SwiGLU, for which a module of the same formula and names stands in here (xformers
+0.0.28, `xformers.ops.SwiGLU`: w3(silu(w1 x) * w2 x), with w1 and w2 joined in `w12`), and for an attention that is not
+called.
 """
 
 import sys
@@ -20,7 +21,7 @@ import torch
 from safetensors.numpy import save_file
 from torch.nn import functional
 
-PATH = Path(__file__).with_name("neobert.safetensors")
+PATH = Path(__file__).parents[1] / "tests" / "interop" / "neobert.safetensors"
 # int(2 * 20 / 3) = 13 becomes 16, the next multiple of 8.
 SIZES = {
     "vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 20,
