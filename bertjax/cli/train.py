@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,6 @@ from bertjax.runtime.command_line import STOPPED, command
 from bertjax.runtime.errors import RunFailed, Unexplained, UserError, say
 from bertjax.runtime.terminal import guarded, stop_signal
 from bertjax.training import loop, session, start, sweep
-from bertjax.training import minutes as time_budget
 from bertjax.training.each import Results, Summary, Trial, run_each
 from bertjax.training.evaluation import Evaluation, tuned_config
 from bertjax.training.hooks.base import Run
@@ -50,7 +50,6 @@ def run(
     workdir: str | Path,
     *,
     name: str = "",
-    minutes: float | None = None,
     longer: bool = False,
     other_versions: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
@@ -64,7 +63,6 @@ def run(
       config: the configuration.
       workdir: folder for everything that the run writes; a second call with the same workdir resumes.
       name: configuration file name, to find the reference curve.
-      minutes: set the steps so that they take about as many minutes, see `minutes.with_steps`; None keeps the steps.
       longer: allow more steps in the last stage than when the workdir was started.
       other_versions: allow other versions of JAX and other computing libraries than at the last start.
       should_stop: called between steps and between evaluation batches. Once it returns True, the state is saved and
@@ -82,8 +80,6 @@ def run(
         processes.together(function_of, config.optimizer.kind)
     with session.opened(config, workdir, longer, other_versions, on_event) as opened:
         own = processes.together(user_hooks, config.runtime.hooks)  # before a corpus is started
-        if minutes is not None:
-            config = time_budget.with_steps(opened, config, minutes)
         started = start.check_start(opened, config, longer, beside)
         start.print_plan(started)
         facts = describe_labeled(started)
@@ -251,7 +247,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--workdir", help="folder for everything the run writes (default: runs/<file and overrides>)")
     command_line.add_platform_flag(parser)
     processes.add_flag(parser)
-    time_budget.add_flag(parser)
+    parser.add_argument(
+        "--minutes",
+        metavar="N",
+        help="train for about N minutes here in place of the recipe's steps: the first start measures the time of a "
+        "step, and sets steps, warm-up and decay",
+    )
     parser.add_argument(
         "--longer",
         action="store_true",
@@ -301,16 +302,23 @@ def main(argv: list[str] | None = None) -> int:
         raise UserError("--workdir is empty; name a folder, or leave the flag out")
     if argv is None and args.settings is None:
         platform.restart_with_huge_pages(args.platform)
+    if args.minutes is not None:
+        if own := [each for each in overrides if re.match(r"stages(\.0\.(steps|epochs|flops|min_steps))?=", each)]:
+            raise UserError(f"--minutes={args.minutes} and --config.{own[0]} both set the steps; leave one out")
+        overrides.append(f"stages.0.minutes={args.minutes}")
     config = config_file.load(args.config, overrides)
-    time_budget.check_flags(args, overrides, config)
+    if config.stages[0].minutes and (args.seeds or args.sweep or folds.are_open(config)):
+        raise UserError(
+            f"stages.0.minutes={config.stages[0].minutes:g} cannot be combined with --seeds, --sweep or examples.folds:"
+            " runs that are compared need a number of steps; set stages.0.steps"
+        )
     if (args.seeds or args.sweep) and folds.are_open(config):
         flag = f"--seeds={args.seeds}" if args.seeds else "--sweep"
         raise UserError(f"{flag} cannot be combined with examples.folds; leave one out, or choose one examples.fold")
     if args.settings is not None:  # after all checks of flags: `tpu_pod.sh check` asks for settings to make them
         print(settings.as_text(settings.settings_of(config, args.settings)))
         return command_line.FINISHED
-    named = overrides if args.minutes is None else [*overrides, f"minutes={args.minutes:g}"]
-    workdir = args.workdir or f"runs/{config_file.short_name(args.config, named)}"
+    workdir = args.workdir or f"runs/{config_file.short_name(args.config, overrides)}"
     try:
         if args.distributed:
             processes.start(config.runtime.heartbeat_timeout)
@@ -322,14 +330,14 @@ def main(argv: list[str] | None = None) -> int:
         raise RunFailed(f"{error}; the run has trained before, so the same command may succeed again") from error
     platform.configure_logging(processes.is_writer())
     platform.keep_compiled_programs()
-    name = config_file.reference_name(args.config, named)
+    name = config_file.reference_name(args.config, overrides)
     should_stop = processes.StopTogether() if args.distributed else stop_signal()
     with contextlib.ExitStack() as silenced:
         silenced.enter_context(guarded("stdout"))
         if not processes.is_writer():
             silenced.enter_context(contextlib.redirect_stdout(silenced.enter_context(open(os.devnull, "w"))))
         options = {"name": name, "longer": args.longer, "should_stop": should_stop, "profile": args.profile}
-        options |= {"other_versions": args.other_versions, "on_event": args.on_event, "minutes": args.minutes}
+        options |= {"other_versions": args.other_versions, "on_event": args.on_event}
         if args.sweep:
             again = command("train", *(sys.argv[1:] if argv is None else argv))
             return _sweep(args, overrides, config, workdir, options, again)

@@ -101,6 +101,11 @@ class Config:
                 f"stages.0.learning_rate={self.stages[0].learning_rate} has no effect in the first stage; set "
                 "optimizer.learning_rate and optimizer.warmup_steps instead"
             )
+        if any(stage.minutes for stage in self.stages) and (len(self.stages) > 1 or self.init_state):
+            raise UserError(
+                "minutes is the length of a run of one stage that starts at step 0; choose a variant with one stage, "
+                "such as laptop, if the recipe has one, or set the steps of each stage"
+            )
         stage_encoders.check_stages(self.model, self.stages)
         task_checks.check(self.tasks, self.stages, self.model, self.runtime.micro_tokens)
         # Checks that need the number of steps wait until the data have resolved it: `resolve` builds a Config again.

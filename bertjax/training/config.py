@@ -14,7 +14,7 @@ LARGEST_SEED = 2**32 - 1
 ROTARY_BASES = ("rotary_base", "local_rotary_base")
 # Stage fields that do not affect the cost of a step. All other fields do, see `Stage.shape`.
 NO_EFFECT_ON_COST = (
-    *("steps", "epochs", "flops", "min_steps", "examples", "learning_rate", "warmup_steps"),
+    *("steps", "epochs", "flops", "minutes", "min_steps", "examples", "learning_rate", "warmup_steps"),
     *ROTARY_BASES,
 )
 
@@ -32,6 +32,8 @@ class Stage:
       batch: B, rows in the global batch, 32 by default; None until `examples` is resolved against the data.
       epochs: passes over the data, in place of `steps`; 0 if `steps` is set.
       flops: FLOPs to execute, padding included, in place of `steps`; 0 if `steps` is set.
+      minutes: wall-clock minutes to train, in place of the steps that the other settings give; the first start measures
+        the time of a step (`bertjax.training.minutes`). Only for a run of one stage; None for no such limit.
       min_steps: lower limit on the steps that `epochs` gives, so that a small file is read more often.
       examples: mean examples per global batch, in place of `batch`; several examples may share a row.
       learning_rate: a new peak that the learning rate rises to in this stage; 0 continues the previous schedule.
@@ -52,6 +54,7 @@ class Stage:
     batch: int | None = setting(None, least=1)
     epochs: float = setting(0.0, least=0)
     flops: float = setting(0.0, least=0)
+    minutes: float | None = setting(None, above=0)
     min_steps: int = setting(0, least=0, needs="epochs", hint="steps needs no epochs")
     examples: int = setting(0, least=0)
     learning_rate: float = setting(0.0, least=0)

@@ -16,7 +16,7 @@ from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.store import TokenStore
 from bertjax.runtime import storage
 from bertjax.runtime.errors import UserError
-from bertjax.training import branch, init_from
+from bertjax.training import branch, init_from, minutes
 from bertjax.training.encoder_check import check_encoder
 from bertjax.training.feeds import Feeds
 from bertjax.training.parallel import processes
@@ -122,10 +122,16 @@ def check_start(session: Session, config: Config, longer: bool, beside: Workdir 
         feeds = open_feeds(config, before)
         processes.together(feeds.plan)
     config, tokenizer = feeds.config, feeds.store.tokenizer  # resolved
-    session.watchdog.locate(0, sum(cast(int, stage.steps) for stage in config.stages))
     program = Program(config, tokenizer.vocab_size)
     program = expected if program == expected else program  # its model has been traced
     processes.together(program.check)
+    if config.stages[0].minutes:
+        with session.watchdog.state("compiling"):
+            config = minutes.with_steps(program, feeds, before)
+        feeds, program = dataclasses.replace(feeds, config=config), Program(config, tokenizer.vocab_size)
+        processes.together(feeds.plan)
+        processes.together(program.check)
+    session.watchdog.locate(0, sum(cast(int, stage.steps) for stage in config.stages))
     source = processes.together(initial.source_of, resumed, program, feeds)
     identity = _identity(program, feeds, source)
     if beside:

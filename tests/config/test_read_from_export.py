@@ -102,8 +102,8 @@ runtime.save_every runtime.save_seconds runtime.skip_rows runtime.steps_per_call
 runtime.unroll runtime.workers
 seed
 stages.*.batch stages.*.epochs stages.*.examples stages.*.flops stages.*.frozen stages.*.frozen_layers
-stages.*.layers stages.*.learning_rate stages.*.local_rotary_base stages.*.min_steps stages.*.rotary_base stages.*.steps
-stages.*.warmup_steps
+stages.*.layers stages.*.learning_rate stages.*.local_rotary_base stages.*.min_steps stages.*.minutes
+stages.*.rotary_base stages.*.steps stages.*.warmup_steps
 tasks.*.examples.fold tasks.*.examples.folds
 tasks.*.examples.further_heldout tasks.*.examples.heldout tasks.*.examples.train tasks.*.examples.unlabeled
 tasks.*.objective.masking.lexicon tasks.*.objective.teacher

@@ -40,8 +40,10 @@ _HELDOUT = "eval/heldout/"
 _SECRET_FLAGS = ("--on-event",)
 # Parts of an identity that are contents, besides the data: initial weights, frozen parameters, resources.
 _CONTENTS = ("init_from", "frozen", "read")
-# Stage settings that determine its length.
-_LENGTHS = ("steps", "epochs", "flops", "min_steps")
+# Stage settings that determine its length, and settings that follow from it: with `warmup_share` or `minutes`, a longer
+# run has a longer warm-up or decay.
+_LENGTHS = ("steps", "epochs", "flops", "minutes", "min_steps")
+_OF_LENGTH = ("optimizer.warmup_steps: ", "optimizer.schedule.")
 
 
 class OtherData(UserError):
@@ -170,8 +172,7 @@ def check_identity(workdir: Workdir, record: RunRecord, longer: bool) -> bool:
     changed = _differences(_settings_of(before), _settings_of(record))
     resolved = _differences(_identity(before), record.identity)
     if not _beside_length(changed, record):  # also true without changes
-        # With `warmup_share`, more steps in all mean more warm-up steps.
-        further = _beside_length(resolved, record, "optimizer.warmup_steps: ")
+        further = _beside_length(resolved, record, *_OF_LENGTH)
         steps_before, steps = before.config.stages[-1].steps, record.config.stages[-1].steps
         if changed and steps <= steps_before:
             raise _other_settings(workdir, changed, "a run cannot be shortened: use another --workdir")
@@ -204,7 +205,7 @@ def check_checkpoint(workdir: Workdir, record: RunRecord, step: int, meta: Mappi
     """Raise UserError if the metadata of a checkpoint in a workdir is of another run than the record."""
     saved = dataclasses.replace(record, config=from_dict(meta["config"]), identity=meta["identity"])
     changed = _differences(_identity(saved), record.identity)
-    if other := _beside_length(changed, record, "optimizer.warmup_steps: "):  # a run may have become longer since
+    if other := _beside_length(changed, record, *_OF_LENGTH):  # a run may have become longer since
         raise UserError(
             f"checkpoint {step} in {workdir.checkpoints} is of another run than {workdir.config} ({'; '.join(other)}); "
             "restore the file that belongs to it, or use another --workdir"
@@ -248,13 +249,6 @@ def _is_whole_export(folder: epath.Path, steps: int) -> bool:
 
 
 def _other_settings(workdir: Workdir, changed: list[str], remedy: str) -> UserError:
-    if storage.exists(workdir.minutes):
-        measured = read_json(workdir.minutes, "minutes", "steps")
-        if any(line.startswith(f"stages.0.steps: {measured['steps']} -> ") for line in changed):
-            remedy += (
-                f" (it was started with --minutes={measured['minutes']:g}: add the flag, or to train longer --longer "
-                "and the old values of all but the steps)"
-            )
     return UserError(f"workdir {workdir.root} holds a run with other settings ({'; '.join(changed)}); {remedy}")
 
 

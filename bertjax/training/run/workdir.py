@@ -78,11 +78,6 @@ class Workdir:
         return self.root / "elapsed.json"
 
     @property
-    def minutes(self) -> epath.Path:
-        """Measured steps of a run with `--minutes` (`bertjax.training.minutes`)."""
-        return self.root / "minutes.json"
-
-    @property
     def heartbeat(self) -> epath.Path:
         return self.root / "heartbeat.json"
 
