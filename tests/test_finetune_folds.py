@@ -169,7 +169,7 @@ def test_with_a_held_out_file_a_last_run_has_all_records(command, tmp_path, caps
     flags = [flag for flag in flags if not flag.startswith((f"{EXAMPLES}.folds", "--config.stages"))]
     assert runs.call(*flags, *more, f"--workdir={workdir}") == 0
     settings = SavedModel(workdir / "all").settings["tasks"]["classify"]["examples"]
-    assert (settings["folds"], settings["fold"], settings["heldout"]) == (0, None, str(heldout))
+    assert (settings["folds"], settings["heldout"]) == (0, str(heldout))
     assert (
         len(runs.records(workdir / "all" / "predictions" / "heldout.jsonl")) == 40 and len(answers(workdir)) == RECORDS
     )
@@ -181,7 +181,6 @@ def test_with_a_held_out_file_a_last_run_has_all_records(command, tmp_path, caps
     "more, complaint",
     [
         ([f"{EXAMPLES}.folds=1"], "examples.folds=1 must be 2 or more, such as 5, or 0 for one run"),
-        ([f"{EXAMPLES}.fold=3"], "examples.fold=3 must be below examples.folds=3, counted from 0; leave it out"),
         ([f"{EXAMPLES}.folds=98"], "leaves a fold without records, as they have "),
         (["--seeds=2"], "--seeds=2 cannot be combined with examples.folds"),
         (["--sweep=seed=1,2"], "--sweep cannot be combined with examples.folds"),

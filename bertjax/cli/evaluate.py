@@ -240,7 +240,7 @@ def _labeled(
         # The training records as they were chosen: without the held-out share, and under their own columns.
         trained = LabeledSource(task.examples, tokenizer, task.has_classes, task.objective.classes)
         # Without further files: only the named file is scored.
-        own = {"heldout": path, "further_heldout": {}, "folds": 0, "fold": None}
+        own = {"heldout": path, "further_heldout": {}}
         examples = dataclasses.replace(task.examples.with_columns(columns), **own)
         with remedies.of_command(examples.columns_of(command_line.COLUMNS)):
             records = examples.read(path)
@@ -250,7 +250,7 @@ def _labeled(
             records = with_names_of(task.objective.classes, records, examples, path)
         task = dataclasses.replace(task, examples=examples)
         config = dataclasses.replace(config, tasks={config.task_name: task})
-    source = labeled_files(config, tokenizer, is_trained=True)
+    source = labeled_files(config, tokenizer)
     train = config.task.examples.train
     if path:
         # Hand over the records: read again, they would have their old labels.

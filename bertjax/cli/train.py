@@ -177,15 +177,15 @@ def run_folds(config: Config, workdir: str | Path, **options: Any) -> tuple[Summ
         fold was trained.
       RunFailed: a fold has failed, so its records have no predictions.
     """
-    configs, root = folds.configs_of(config), Workdir.at(workdir).root
+    root = Workdir.at(workdir).root
     if processes.from_writer(lambda: storage.exists(Workdir(root).config), "has-run"):
         raise UserError(f"workdir {root} holds a run without folds; use another --workdir, or set examples.folds=0")
-    processes.from_writer(lambda: folds.check_file(root, config), "file-of-folds")
+    parts, configs = folds.divide(root, config)
     results = _run_each(configs, workdir, options)
     if results.is_stopped or results.last is None or results.error:
         return _ended(results, workdir), {}
     figures = list(results.figures.values())
-    return results.last, processes.from_writer(lambda: folds.write(root, config, figures), "folds")
+    return results.last, processes.from_writer(lambda: folds.write(root, parts, figures), "folds")
 
 
 def _run_each(configs: dict[str, Config], workdir: str | Path, options: Any) -> Results:
@@ -314,7 +314,7 @@ def main(argv: list[str] | None = None) -> int:
         )
     if (args.seeds or args.sweep) and folds.are_open(config):
         flag = f"--seeds={args.seeds}" if args.seeds else "--sweep"
-        raise UserError(f"{flag} cannot be combined with examples.folds; leave one out, or choose one examples.fold")
+        raise UserError(f"{flag} cannot be combined with examples.folds; leave one out")
     if args.settings is not None:  # after all checks of flags: `tpu_pod.sh check` asks for settings to make them
         print(settings.as_text(settings.settings_of(config, args.settings)))
         return command_line.FINISHED

@@ -53,7 +53,6 @@ _OF_THE_MACHINE = (
     "tasks.*.examples.further_heldout",
     "tasks.*.examples.unlabeled",
     "tasks.*.examples.folds",
-    "tasks.*.examples.fold",
     "data.filters.*.against",
 )
 
@@ -114,9 +113,9 @@ def data_of(settings: Mapping[str, Any]) -> list[str]:
     examples = [task.get("examples") for task in tasks.values()] if isinstance(tasks, Mapping) else []
     # A held-out share names no file: it is a part of the training file.
     files = [
-        each.get("train") if isinstance(name, float) or each.get("folds") else name
+        each.get("train") if isinstance(name, float) else name
         for each in examples
-        if isinstance(each, Mapping) and (name := each.get("heldout") or each.get("folds"))
+        if isinstance(each, Mapping) and (name := each.get("heldout"))
     ]
     if files or not isinstance(data, Mapping):
         return list(map(str, files))

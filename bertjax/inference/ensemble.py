@@ -13,7 +13,7 @@ from bertjax.inference.predictor import Predictor, Request
 from bertjax.runtime.errors import UserError
 
 # Example settings that do not affect how a record without a label is encoded.
-_FREE = ("train", "heldout", "further_heldout", "unlabeled", "limit", "limit_seed", "on_bad_record", "folds", "fold")
+_FREE = ("train", "heldout", "further_heldout", "unlabeled", "limit", "limit_seed", "on_bad_record", "folds")
 # Objective settings that affect training or comparison, but not predictions.
 _OF_TRAINING = ("label_smoothing", "balanced", "class_weights", "metric", "precision")
 

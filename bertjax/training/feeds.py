@@ -217,10 +217,7 @@ class Feeds:
         return self.config.seed if split == "train" else self.config.eval.seed
 
     def epoch(self, task: str, seq_len: int) -> tuple[int, int]:
-        """Return the rows and examples of an epoch of a task; with folds, those of a fold of mean size."""
-        store = self.store_of(task)
-        if isinstance(store, LabeledSource) and store.format.folds:
-            return store.mean_epoch(self._spec(task, "train", seq_len), self.config.tasks[task].objective.classes)
+        """Return the rows and examples of an epoch of a task."""
         counts = [source.plans[0].counts for source in self.train[task, seq_len].sources]
         return sum(each.rows for each in counts), sum(each.examples for each in counts)
 

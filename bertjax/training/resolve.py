@@ -48,7 +48,7 @@ def open_feeds(config: Config, before: RunRecord | None = None) -> Feeds:
       UserError: the data cannot be read, or does not fit the configuration.
     """
     if isinstance(config.task.examples, LabeledFormat):
-        return processes.together(_labeled_feeds, config, purpose="labeled-files")
+        return processes.together(labeled_feeds, config, purpose="labeled-files")
     feeds = Feeds(config, open_store(config.data, before))
     if feeds.store.origin:  # a remote store: process 0 makes and uploads the plans, the others fetch them
         processes.on_writer(feeds.plan, "plan")
@@ -117,8 +117,13 @@ def _spec(data: DataConfig, before: RunRecord | None) -> dict[str, Any]:
         ) from error
 
 
-def _labeled_feeds(config: Config) -> Feeds:
-    feeds = Feeds(config, labeled_files(config, tokenizer_of(config)))
+def labeled_feeds(config: Config, kind: type[Feeds] = Feeds) -> Feeds:
+    """Open labeled files, and resolve the configuration; see `open_feeds`.
+
+    Args:
+      kind: class of the feeds, which defines the length of an epoch.
+    """
+    feeds = kind(config, labeled_files(config, tokenizer_of(config)))
     tasks = dict(config.tasks)
     for name, task in config.tasks.items():
         source = feeds.store_of(name)
@@ -144,15 +149,16 @@ def _with_classes(source: LabeledSource, objective: Objective) -> Objective:
     return objective
 
 
-def labeled_files(config: Config, tokenizer: Tokenizer, is_trained: bool = False) -> LabeledSource | LabeledSources:
+def labeled_files(config: Config, tokenizer: Tokenizer) -> LabeledSource | LabeledSources:
     """Return the labeled files of all tasks; with one task, its files alone.
+
+    Class names that the configuration lacks come from the files.
 
     Args:
       tokenizer: tokenizer of the model.
-      is_trained: take class names from the configuration, which a run has resolved, instead of the files.
     """
     sources = {
-        name: LabeledSource(task.examples, tokenizer, task.has_classes, task.objective.classes if is_trained else ())
+        name: LabeledSource(task.examples, tokenizer, task.has_classes, task.objective.classes)
         for name, task in config.tasks.items()
     }
     return LabeledSources(sources, tokenizer) if len(sources) > 1 else sources[config.task_name]

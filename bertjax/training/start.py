@@ -92,7 +92,7 @@ class Start:
         for task in config.tasks:
             source = self.feeds.store_of(task)
             if isinstance(source, LabeledSource) and source.is_divided:
-                splits.write(files, task, source)
+                splits.write(files, task, source.divided)
 
 
 def check_start(session: Session, config: Config, longer: bool, beside: Workdir | None = None) -> Start:

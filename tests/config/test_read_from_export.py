@@ -104,9 +104,8 @@ seed
 stages.*.batch stages.*.epochs stages.*.examples stages.*.flops stages.*.frozen stages.*.frozen_layers
 stages.*.layers stages.*.learning_rate stages.*.local_rotary_base stages.*.min_steps stages.*.minutes
 stages.*.rotary_base stages.*.steps stages.*.warmup_steps
-tasks.*.examples.fold tasks.*.examples.folds
-tasks.*.examples.further_heldout tasks.*.examples.heldout tasks.*.examples.train tasks.*.examples.unlabeled
-tasks.*.objective.masking.lexicon tasks.*.objective.teacher
+tasks.*.examples.folds tasks.*.examples.further_heldout tasks.*.examples.heldout tasks.*.examples.train
+tasks.*.examples.unlabeled tasks.*.objective.masking.lexicon tasks.*.objective.teacher
 """
 _PACKAGE = Path(private_paths.__file__).parents[1]
 # An expression that takes 2^28 steps on a path of 28 characters (Cox, 2007, "Regular expression matching can be simple

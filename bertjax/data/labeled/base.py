@@ -79,8 +79,8 @@ class LabeledFormat(ExampleFormat):
         format.
       list_input: field with a list of texts, such as words, that may replace `inputs` in a record to predict; empty
         if there is none.
-      folds: number of parts of the training file. Each is held out by one run, in place of `heldout`; 0 for none.
-      fold: the part that this run holds out, counted from 0; None in a command that trains all of them.
+      folds: number of parts of the training file. `bertjax.train` starts a run for each, which holds it out; 0 for one
+        run.
       is_divisible: whether a share of the training file may be held out.
     """
 
@@ -92,7 +92,6 @@ class LabeledFormat(ExampleFormat):
     limit_seed: int = dataclasses.field(default=0, kw_only=True)
     on_bad_record: str = "stop"
     folds: int = dataclasses.field(default=0, kw_only=True)
-    fold: int | None = dataclasses.field(default=None, kw_only=True)
     is_divisible: ClassVar[bool] = False
 
     def __post_init__(self):
@@ -110,7 +109,10 @@ class LabeledFormat(ExampleFormat):
                 f"examples.heldout={self.heldout} must be a file, or a share between 0 and 1, such as 0.2; name the "
                 "training file itself to hold out nothing"
             )
-        self._check_folds()
+        if self.folds and not self.is_divisible:
+            raise UserError(f"examples.folds={self.folds} does not divide examples.kind={self.kind}; set it to 0")
+        if self.folds < 0 or self.folds == 1:
+            raise UserError(f"examples.folds={self.folds} must be 2 or more, such as 5, or 0 for one run")
         for name in self.further_heldout:
             if name in SPLITS or not re.fullmatch(r"[\w-]+", name):
                 raise UserError(
@@ -119,22 +121,6 @@ class LabeledFormat(ExampleFormat):
                 )
         if self.limit < 0:
             raise UserError(f"examples.limit={self.limit} must not be negative; 0 takes all records")
-
-    def _check_folds(self) -> None:
-        if self.folds and not self.is_divisible:
-            raise UserError(f"examples.folds={self.folds} does not divide examples.kind={self.kind}; set it to 0")
-        if self.folds < 0 or self.folds == 1:
-            raise UserError(f"examples.folds={self.folds} must be 2 or more, such as 5, or 0 for one run")
-        if self.fold is not None and not 0 <= self.fold < self.folds:
-            raise UserError(
-                f"examples.fold={self.fold} must be below examples.folds={self.folds}, counted from 0; leave it out to "
-                "train all of them"
-            )
-
-    @property
-    def is_divided(self) -> bool:
-        """Whether the held-out records are a part of the training file."""
-        return bool(self.folds) or isinstance(self.heldout, float)
 
     @property
     def limit_note(self) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from bertjax.data.labeled import labels
 from bertjax.data.labeled.base import SPLITS, WHERE, LabeledExamples, LabeledFormat, Record
-from bertjax.data.labeled.split import divide, folds, limited, text_key
+from bertjax.data.labeled.split import divide, limited, text_key
 from bertjax.data.packing import mixed
 from bertjax.data.plan import Counts, Spec
 from bertjax.data.random import bits
@@ -21,7 +21,7 @@ from bertjax.runtime.errors import UserError, shorten
 
 # Not part of a plan's fingerprint: these settings affect only the records, which have their own fingerprint.
 _NOT_HASHED = ("train", "heldout", "further_heldout", "unlabeled", "limit_seed", "on_bad_record", "conllu", "comment")
-_NOT_HASHED += ("skip_missing_labels", "tag_field", "folds", "fold")
+_NOT_HASHED += ("skip_missing_labels", "tag_field", "folds")
 # Part of a plan's fingerprint: another packing algorithm gives other batches.
 _PACKING_VERSION = 3
 # Number of classes to print with their counts.
@@ -118,7 +118,12 @@ class LabeledSource:
     @functools.cached_property
     def train(self) -> list[Record]:
         """Training records, followed by extra unlabeled ones."""
-        return limited(self.divided["train"], self._given) + self._given.further_train()
+        return self.labeled + self._given.further_train()
+
+    @functools.cached_property
+    def labeled(self) -> list[Record]:
+        """Training records of the training file."""
+        return limited(self.divided["train"], self._given)
 
     @functools.cached_property
     def heldout(self) -> list[Record]:
@@ -129,22 +134,13 @@ class LabeledSource:
 
     @property
     def is_divided(self) -> bool:
-        """Whether the held-out records are a share or a fold of the training file."""
-        return self._given.is_divided
+        """Whether the held-out records are a share of the training file."""
+        return isinstance(self._given.heldout, float)
 
     @functools.cached_property
     def divided(self) -> dict[str, list[Record]]:
         """Records of the training file by split; those of `heldout` only if it is divided."""
-        if self._given.folds:
-            if self._given.fold is None:
-                raise UserError(
-                    f"examples.folds={self._given.folds} needs one run for each fold, which python -m bertjax.train "
-                    "starts; set examples.fold to train one of them, or examples.folds=0"
-                )
-            heldout = self.by_fold[self._given.fold]
-            held = set(map(id, heldout))
-            return {"train": [record for record in self._all if id(record) not in held], "heldout": heldout}
-        records = self._all
+        records = self._read("train", self._given.train, self._known)
         if not self.is_divided:
             return {"train": records}
         train, heldout = divide(records, self._given, self.has_classes)
@@ -154,27 +150,6 @@ class LabeledSource:
                 f"its {len(records):,} records have one text; name a file"
             )
         return {"train": train, "heldout": heldout}
-
-    @functools.cached_property
-    def _all(self) -> list[Record]:
-        """The records of the training file; of those in folds, as many as `limit` allows."""
-        records = self._read("train", self._given.train, self._known)
-        return limited(records, self._given) if self._given.folds else records
-
-    @functools.cached_property
-    def by_fold(self) -> list[list[Record]]:
-        """The records of the training file by fold, in file order.
-
-        Raises:
-          UserError: there are fewer different texts than folds.
-        """
-        parts = folds(self._all, self._given, self.has_classes)
-        if not all(parts):
-            raise UserError(
-                f"examples.folds={self._given.folds} of {self._given.train} leaves a fold without records, as they "
-                f"have {sum(map(bool, parts))} different texts; set fewer folds"
-            )
-        return parts
 
     @functools.cached_property
     def _further(self) -> dict[str, list[Record]]:
@@ -204,8 +179,8 @@ class LabeledSource:
 
     @property
     def class_totals(self) -> Counter[str]:
-        """Training records by class. With folds those of the whole file, so that the runs of all folds are alike."""
-        return self._given.class_counts(self._all if self._given.folds else self.train)
+        """Training records by class."""
+        return self._given.class_counts(self.train)
 
     def name_of(self, split: str) -> str:
         """Return the file of a split; for a part of a file, with the name of the part."""
@@ -297,7 +272,7 @@ class LabeledSource:
         groups_RN = mixed(lengths, spec.seq_len, max(1, spec.max_row_examples // group))
         rows_RN = np.where(groups_RN[..., None] < 0, -1, groups_RN[..., None] * group + np.arange(group))
         rows_RN = rows_RN.reshape(len(groups_RN), -1).astype(np.int32)
-        if self.format.folds:  # the same number of slots in all folds, so that they share what is compiled
+        if spec.row_examples:  # as many slots for all files, so that runs on parts of one share what is compiled
             unused = max(1, spec.max_row_examples // group) * group - rows_RN.shape[1]
             rows_RN = np.pad(rows_RN, ((0, 0), (0, unused)), constant_values=-1)
         tokens = int(lengths.sum())
@@ -307,15 +282,6 @@ class LabeledSource:
         identity = [self.fingerprint, settings, classes, spec.split, spec.seq_len, spec.max_row_examples]
         fingerprint = hashlib.sha256(json.dumps([*identity, _PACKING_VERSION], sort_keys=True).encode()).hexdigest()
         return LabeledPlan(fingerprint, examples, counts, rows_RN, spec.seed if spec.split == "train" else None)
-
-    def mean_epoch(self, spec: Spec, classes: tuple[str, ...]) -> tuple[int, int]:
-        """Return (rows, examples) of an epoch, the same for each fold, so that all have equal steps and batches."""
-        count, parts = self.format.folds, [self.examples(split, spec.seq_len, classes) for split in SPLITS]
-        groups = [part.lengths().reshape(-1, part.group).sum(axis=1) for part in parts]
-        # Sorted, because the number of rows depends on the order, and the order on the fold.
-        lengths, most = np.sort(np.concatenate(groups)), max(1, spec.max_row_examples // parts[0].group)
-        rows = len(mixed(lengths, spec.seq_len, most))
-        return max(1, round(rows * (count - 1) / count)), round(sum(map(len, parts)) * (count - 1) / count)
 
 
 class LabeledSources:

@@ -64,14 +64,14 @@ class Classification(ExampleObjective):
             )
 
     def weighted(self, counts: Mapping[str, int]) -> Self:
-        """Return a copy with class weights filled in if `balanced` is set.
+        """Return a copy with class weights filled in if `balanced` is set and they are not.
 
         Weights follow scikit-learn's `class_weight="balanced"`: their mean over training examples is 1.
 
         Args:
           counts: {class: number of training examples}.
         """
-        if not self.balanced:
+        if not self.balanced or self.class_weights:
             return self
         # n / (C n_c), so that the classes sum to the same weight n / C.
         weights = tuple(sum(counts.values()) / (len(counts) * counts[name]) for name in self.classes)

@@ -6,23 +6,31 @@ Cross-Validatory Choice and Assessment of Statistical Predictions).
 """
 
 import dataclasses
+import functools
 import json
+import os
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, cast
 
+import numpy as np
 from etils import epath
 from rich.console import Console
 
 from bertjax.config.config import Config
 from bertjax.data.labeled.base import SPLITS, WHERE, LabeledFormat, Record
 from bertjax.data.labeled.source import LabeledSource
+from bertjax.data.labeled.split import folds
+from bertjax.data.packing import mixed
 from bertjax.runtime import storage
 from bertjax.runtime.command_line import command
 from bertjax.runtime.errors import UserError
-from bertjax.training.resolve import labeled_files, tokenizer_of
+from bertjax.training.feeds import Feeds
+from bertjax.training.parallel import processes
+from bertjax.training.resolve import labeled_feeds
 from bertjax.training.results import classes, report
+from bertjax.training.run import splits
 from bertjax.training.run.record import read_record
 from bertjax.training.run.tables import Table
 from bertjax.training.run.workdir import ALL, Workdir, read_jsonl, write_json, write_jsonl
@@ -31,28 +39,88 @@ from bertjax.training.run.workdir import ALL, Workdir, read_jsonl, write_json, w
 SUMMARY, STEM = "folds.json", "out_of_fold"
 
 
+@dataclasses.dataclass(frozen=True)
+class _MeanFold(Feeds):
+    """Data of which the runs of all folds have the same number of steps and the same batches."""
+
+    def epoch(self, task: str, seq_len: int) -> tuple[int, int]:
+        spec, of_task, source = self._spec(task, "train", seq_len), self.config.tasks[task], self.store_of(task)
+        lengths = cast(LabeledSource, source).examples("train", seq_len, of_task.objective.classes).lengths()
+        # Sorted, because the number of rows depends on the order, and the order on the file.
+        rows, share = len(mixed(np.sort(lengths), seq_len, spec.max_row_examples)), 1 - 1 / of_task.examples.folds
+        return max(1, round(rows * share)), round(len(lengths) * share)
+
+    @property
+    def slots(self) -> int:
+        """Examples in a row of a run on any part."""
+        specs = (self._spec(self.config.task_name, "train", stage.seq_len) for stage in self.config.stages)
+        return max(spec.max_row_examples for spec in specs)
+
+
 def are_open(config: Config) -> bool:
     """Return whether the configuration asks for a run for each fold."""
-    formats = [task.examples for task in config.tasks.values()]
-    return any(isinstance(each, LabeledFormat) and each.folds and each.fold is None for each in formats)
+    return any(isinstance(task.examples, LabeledFormat) and task.examples.folds for task in config.tasks.values())
 
 
-def configs_of(config: Config) -> dict[str, Config]:
-    """Return {folder: configuration} for each fold, and for a run on all records if a file is held out.
+def divide(root: epath.Path, config: Config) -> tuple[list[list[Record]], dict[str, Config]]:
+    """Divide the training file, and write the records of each run to the folder of its split, in every process.
+
+    Each run has the classes, class weights, steps and slots per row of the whole file, so that all are one program.
+
+    Args:
+      root: the folder of the folds; files of an earlier start are compared.
+      config: the configuration of the command.
+
+    Returns:
+      The records of each fold, in file order, and {folder: configuration} of a run for each fold, and of one on all
+      records if a file is held out.
 
     Raises:
-      UserError: the run has several tasks.
+      UserError: the run has several tasks, the file is not the one that a fold was started with, or it has fewer
+        different texts than folds.
     """
     if len(config.tasks) > 1:
         raise UserError(
             f"examples.folds needs a run of one task, and this one has {', '.join(config.tasks)}; leave the others out"
         )
-    count, heldout = config.task.examples.folds, config.task.examples.heldout
-    configs = {f"fold={fold}": _with_examples(config, fold=fold) for fold in range(count)}
-    # It is trained on every record of the training file, so only a held-out file can score it.
-    if heldout and not isinstance(heldout, float):
+    # Without other held-out records: all of the file are divided.
+    whole = _with_examples(config, heldout=config.task.examples.train)
+    feeds = cast(_MeanFold, processes.together(labeled_feeds, whole, _MeanFold, purpose="file-of-folds"))
+    source, task, examples = cast(LabeledSource, feeds.store), feeds.config.task, config.task.examples
+    parts = folds(source.labeled, source.format, task.has_classes)
+    if not all(parts):
+        raise UserError(
+            f"examples.folds={examples.folds} of {examples.train} leaves a fold without records, as they have "
+            f"{sum(map(bool, parts))} different texts; set fewer folds"
+        )
+    stages = tuple(dataclasses.replace(each, epochs=0.0, examples=0, min_steps=0) for each in feeds.config.stages)
+    task = dataclasses.replace(task, weight=config.task.weight, row_examples=feeds.slots)
+    alike = dataclasses.replace(config, stages=stages, eval=feeds.config.eval, tasks={config.task_name: task})
+    configs = {}
+    for fold, heldout in enumerate(parts):
+        files, held = Workdir(root / f"fold={fold}"), set(map(id, heldout))
+        divided = {"train": [record for record in source.labeled if id(record) not in held], "heldout": heldout}
+        processes.on_writer(functools.partial(_write_split, files, config, divided))
+        paths = {split: os.fspath(files.split(config.task_name, split)) for split in SPLITS}
+        configs[files.root.name] = _with_examples(alike, folds=0, limit=0, **paths)
+    if has_all(config):
         configs[ALL] = _with_examples(config, folds=0)
-    return configs
+    return parts, configs
+
+
+def has_all(config: Config) -> bool:
+    """Return whether a last run is trained on every record of the training file: if there is a file to score it."""
+    return bool(config.task.examples.heldout) and not isinstance(config.task.examples.heldout, float)
+
+
+def _write_split(files: Workdir, config: Config, divided: dict[str, list[Record]]) -> None:
+    if not storage.exists(files.config):
+        splits.write(files, config.task_name, divided)
+    elif not splits.are_written(files, config.task_name, divided):
+        raise UserError(
+            f"{config.task.examples.train} is not the file that {files.root} was trained on; restore it, or use "
+            "another --workdir for the new one"
+        )
 
 
 def _with_examples(config: Config, **changes: Any) -> Config:
@@ -60,36 +128,33 @@ def _with_examples(config: Config, **changes: Any) -> Config:
     return dataclasses.replace(config, tasks={config.task_name: task})
 
 
-def write(root: epath.Path, config: Config, figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def write(root: epath.Path, parts: Sequence[list[Record]], figures: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Write the out-of-fold predictions, and the reports on them, to the folder of finished folds.
 
     Args:
       root: the folder of the folds.
-      config: the configuration of the command.
+      parts: the records of each fold.
       figures: content of each run's `summary.json`, the folds first.
 
     Returns:
       The content of `folds.json`: `metric`, the one that compares runs, `metrics` {name: {`values`, `mean`, `low`,
       `high`}} over the folds, `baseline` {name: mean}, `records`, the number of predictions, and `suspects`, how many
       labels are probably wrong; None if they are not classes.
-
-    Raises:
-      UserError: the training file is not the one that the folds were trained on.
     """
-    count, files = config.task.examples.folds, Workdir(root)
+    files = Workdir(root)
     task = read_record(Workdir(root / "fold=0"), trust_code=True).config.task
-    predictions = _predictions(root, config)
+    predictions = _predictions(root, parts)
     write_jsonl(files.predictions / f"{STEM}.jsonl", predictions)
     suspects = None
     if by_class := classes.report_of(task, predictions):
         classes.write_report(files.predictions, STEM, by_class)
         if classes.has_probabilities(task, predictions):
             suspects = classes.write_suspects(files.predictions, STEM, task, predictions)
-    folds = figures[:count]
+    of_folds = figures[: len(parts)]
     spread = {
         "metric": task.objective.best_metric,
-        "metrics": _spread([each["eval"] for each in folds]),
-        "baseline": {name: each["mean"] for name, each in _spread([each["baseline"] for each in folds]).items()},
+        "metrics": _spread([each["eval"] for each in of_folds]),
+        "baseline": {name: each["mean"] for name, each in _spread([each["baseline"] for each in of_folds]).items()},
         "records": len(predictions),
         "suspects": suspects,
     }
@@ -107,49 +172,18 @@ def _spread(scores: Sequence[dict[str, float | None]]) -> dict[str, dict[str, An
     }
 
 
-def _predictions(root: epath.Path, config: Config) -> list[Record]:
+def _predictions(root: epath.Path, parts: Sequence[list[Record]]) -> list[Record]:
     """Return the record of each line of the training file with its prediction, `line` and `fold`, in file order."""
     found = []
-    source = cast(LabeledSource, labeled_files(config, tokenizer_of(config)))
-    for fold, records in enumerate(source.by_fold):
+    for fold, records in enumerate(parts):
         predicted: dict[str, list[Record]] = defaultdict(list)
         for record in read_jsonl(Workdir(root / f"fold={fold}").predictions / "heldout.jsonl"):
             predicted[_key(record, records[0])].append(record)
-        # A model's answers to equal texts are equal, so their order is of no importance.
-        _check_same(records, [record for of_key in predicted.values() for record in of_key], root, config, fold)
         for record in records:
             line = int(record[WHERE].rpartition(":")[2])
+            # A model's answers to equal texts are equal, so their order is of no importance.
             found.append((line, {"line": line} | predicted[_key(record, record)].pop() | {"fold": fold}))
     return [record for _, record in sorted(found, key=lambda pair: pair[0])]
-
-
-def check_file(root: epath.Path, config: Config) -> None:
-    """Raise UserError if the training file is not the one that a fold was started with: before the next one trains."""
-    started = {
-        fold: paths
-        for fold in range(config.task.examples.folds)
-        if all(
-            map(storage.exists, paths := [Workdir(root / f"fold={fold}").split(config.task_name, s) for s in SPLITS])
-        )
-    }
-    if not started:
-        return
-    by_fold = cast(LabeledSource, labeled_files(config, tokenizer_of(config))).by_fold
-    for fold, (train, heldout) in started.items():
-        others = [record for index, records in enumerate(by_fold) if index != fold for record in records]
-        _check_same(others, read_jsonl(train), root, config, fold)
-        _check_same(by_fold[fold], read_jsonl(heldout), root, config, fold)
-
-
-def _check_same(
-    records: Sequence[Record], recorded: Sequence[Record], root: epath.Path, config: Config, fold: int
-) -> None:
-    """Raise UserError if the records of one side of a fold are not those that its run has recorded."""
-    if sorted(_key(record, record) for record in records) != sorted(_key(record, records[0]) for record in recorded):
-        raise UserError(
-            f"{config.task.examples.train} is not the file that {root}/fold={fold} was trained on; restore it, or use "
-            "another --workdir for the new one"
-        )
 
 
 def _key(record: Record, like: Record) -> str:
@@ -173,11 +207,11 @@ def lines_of(root: epath.Path, config: Config, spread: dict[str, Any], train: Se
     ]
     if spread["suspects"] is not None:
         lines.append(f"labels    {spread['suspects']:,} are probably wrong: {root}/predictions/{STEM}-suspects.csv")
-    models = [f"{root}/{folder}/export" for folder in configs_of(config)]
-    has_all = models[-1].endswith(f"{ALL}/export")
-    if has_all:
-        lines.append(f"encoder   {models[-1]}, trained on all records")
-    members = models[-1:] if has_all else [models[0], *(f"--with={model}" for model in models[1:])]
+    models = [f"{root}/fold={fold}/export" for fold in range(config.task.examples.folds)]
+    members = [models[0], *(f"--with={model}" for model in models[1:])]
+    if has_all(config):
+        members = [f"{root}/{ALL}/export"]
+        lines.append(f"encoder   {members[0]}, trained on all records")
     commands = [command("report", str(root))]
     if not storage.is_remote(root):  # models are read from a disk
         commands.append(command("predict", *members, "--file=FILE"))

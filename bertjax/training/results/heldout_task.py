@@ -26,7 +26,7 @@ _TRAINING_MASKING = ("static",)
 # Metric of teacher losses; with two of them it has the name of its loss as a prefix.
 _AGREEMENT = "agreement"
 # Settings for labeled files that select training records, or the model's input but not the label.
-_TRAINING_RECORDS = ("train", "limit", "limit_seed", "unlabeled", "on_bad_record", "folds", "fold")
+_TRAINING_RECORDS = ("train", "limit", "limit_seed", "unlabeled", "on_bad_record", "folds")
 _INPUTS = ("kind", "max_tokens", "text", "pair", "context", "question", "quoted", "comment", "stride", "max_question")
 # `data` settings that leave the held-out text alone: selection and repetition of training text, and cache locations.
 _TRAINING_DATA = ("share", "smoothing", "on_bad_document", "store", "cache_dir", "workers", "overfit")
@@ -91,9 +91,7 @@ def heldout_task(settings: Mapping[str, Any], identity: Mapping[str, Any], metri
         own = _of_objective(objective, name[-1]) if name[-1].endswith("_loss") else _classes(objective)
         further = examples.get("further_heldout") or {}
         place = further.get(name[0], examples["heldout"]) if len(name) > 1 else examples["heldout"]
-        if examples.get("folds"):
-            place = [examples["train"], examples["folds"], examples["fold"]]
-        elif isinstance(place, float):
+        if isinstance(place, float):
             place = [examples["train"], place]
         labels = _without(examples, (*_TRAINING_RECORDS, *_INPUTS, "heldout", "further_heldout"))
         training = {part: examples.get(part) for part in _TRAINING_RECORDS}

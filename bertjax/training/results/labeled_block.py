@@ -22,8 +22,8 @@ _SHOWN, _TEXT_WIDTH = 12, 60
 def facts_of(feeds: Feeds) -> dict[str, dict[str, Any]]:
     """Return facts about the labeled files of each task, as plain JSON; empty for a run on a corpus.
 
-    For each task: `files` {split: file}, `heldout_share`, None if the held-out records are a fold or have a file of
-    their own, `classes` {class: {split: records}}, the rarest first (empty for numbers), `seq_len`, the tokens of a
+    For each task: `files` {split: file}, `heldout_share`, None if the held-out records have a file of their own,
+    `classes` {class: {split: records}}, the rarest first (empty for numbers), `seq_len`, the tokens of a
     row, `lengths` {split: see `_lengths_of`}, `repeated`, the number of held-out records with texts of the training
     file, and `conflicts`, [text, labels] for each text that occurs with different labels (empty for numbers and tags).
     """
@@ -34,7 +34,7 @@ def facts_of(feeds: Feeds) -> dict[str, dict[str, Any]]:
             continue
         facts[task] = {
             "files": {split: source.name_of(split) for split in SPLITS},
-            "heldout_share": source.format.heldout if source.is_divided and not source.format.folds else None,
+            "heldout_share": source.format.heldout if source.is_divided else None,
             "classes": source.counts_by_class,
             "seq_len": seq_len,
             "lengths": {"train": _lengths_of(feed), "heldout": _lengths_of(feeds.heldout[task])},
@@ -59,13 +59,12 @@ def lines_of(feeds: Feeds, facts: Mapping[str, Any], destinations: Mapping[str, 
         if source.is_divided:
             held, rest = (len(source.divided[split]) for split in reversed(SPLITS))
             own = source.format
-            part = f"folds={own.folds}, fold={own.fold}" if own.folds else f"heldout={own.heldout:g}"
             lines.append(
                 f"{prefix}{own.train}: {held:,} of {held + rest:,} records are held out by class, equal texts on one "
-                f"side (examples.{part}, seed {own.limit_seed})"
+                f"side (examples.heldout={own.heldout:g}, seed {own.limit_seed})"
             )
         lines += report.labeled_lines(source, config.tasks[task].objective, of_task["repeated"], label)
-        lines += [f"warning: {prefix}{line}" for line in _class_warnings(of_task, bool(source.format.folds))]
+        lines += [f"warning: {prefix}{line}" for line in _class_warnings(of_task)]
         lines += [f"{prefix}{_length_line(split, lengths)}" for split, lengths in of_task["lengths"].items()]
         if of_task["lengths"]["train"]["notes"] and of_task["seq_len"] < config.model.max_positions:
             lines.append(f"{prefix}raise stages.0.seq_len={of_task['seq_len']} to cut fewer")
@@ -78,18 +77,17 @@ def _conflicts(source: LabeledSource) -> list[tuple[str, list[str]]]:
     return conflicts_of([*source.train, *source.heldout], source.format)
 
 
-def _class_warnings(facts: Mapping[str, Any], is_fold: bool) -> list[str]:
+def _class_warnings(facts: Mapping[str, Any]) -> list[str]:
     """Warn of classes with too few records, and of texts with different labels.
 
     Args:
       facts: facts about a task.
-      is_fold: whether other runs hold out the classes that this one does not.
     """
     warnings = []
     # One class, or records without class names, such as answers in a text.
     counts = facts["classes"] if len(facts["classes"]) > 1 else {}
     unseen = [repr(name) for name, of_class in counts.items() if of_class["train"] and not of_class["heldout"]]
-    if unseen and not is_fold:
+    if unseen:
         warnings.append(f"no held-out record shows how well these classes are found: {shorten(unseen, _SHOWN)}")
     few = [f"{name!r} {of_class['train']}" for name, of_class in counts.items() if of_class["train"] < _FEWEST]
     if few and any(of_class["train"] for of_class in counts.values()):

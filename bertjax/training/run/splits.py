@@ -2,28 +2,39 @@
 
 import dataclasses
 import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertjax.config.config import Config
-from bertjax.data.labeled.base import SPLITS, WHERE, LabeledFormat
-from bertjax.data.labeled.source import LabeledSource
+from bertjax.data.labeled.base import SPLITS, WHERE, LabeledFormat, Record
 from bertjax.runtime import storage
-from bertjax.training.run.workdir import Workdir, write_jsonl
+from bertjax.training.run.workdir import Workdir, read_jsonl, write_jsonl
 
 
-def write(files: Workdir, task: str, source: LabeledSource) -> None:
+def write(files: Workdir, task: str, divided: Mapping[str, Sequence[Record]]) -> None:
     """Write the training and held-out records of a task whose labeled file is divided, as JSON lines."""
-    for split, records in source.divided.items():
-        write_jsonl(files.split(task, split), ({k: v for k, v in r.items() if k != WHERE} for r in records))
+    for split, records in divided.items():
+        write_jsonl(files.split(task, split), map(_content, records))
+
+
+def are_written(files: Workdir, task: str, divided: Mapping[str, Sequence[Record]]) -> bool:
+    """Return whether the files of a run have these records."""
+    return all(
+        read_jsonl(files.split(task, split)) == list(map(_content, records)) for split, records in divided.items()
+    )
+
+
+def _content(record: Record) -> Record:
+    return {name: value for name, value in record.items() if name != WHERE}
 
 
 def named(files: Workdir, config: Config) -> Config:
-    """Return the configuration of a run with the files of its split in place of a held-out share or a fold."""
+    """Return the configuration of a run with the files of its split in place of a divided one."""
     tasks = dict(config.tasks)
     for name, task in config.tasks.items():
         train, heldout = (files.split(name, split) for split in SPLITS)
-        if isinstance(task.examples, LabeledFormat) and task.examples.is_divided and storage.exists(heldout):
+        if isinstance(task.examples, LabeledFormat) and storage.exists(heldout):
             settings: dict[str, Any] = {"train": os.fspath(train), "heldout": os.fspath(heldout)}
-            examples = dataclasses.replace(task.examples, **settings, folds=0, fold=None)
+            examples = dataclasses.replace(task.examples, **settings)
             tasks[name] = dataclasses.replace(task, examples=examples)
     return dataclasses.replace(config, tasks=tasks)

@@ -330,7 +330,7 @@ def test_settings_that_do_not_fit_the_file(start, name, settings, complaint):
     + [("csv", "fold", "label"), ("csv", "line", "label"), ("choices", "accepted", "label")],
 )
 def test_no_answer_overwrites_a_column(start, name, column, setting):
-    of_folds = {"folds": 2, "fold": 0} if column in ("fold", "line") else {}
+    of_folds = {"folds": 2} if column in ("fold", "line") else {}
     content = GOOD[name].replace(SETTINGS[name][2].get(setting, setting), column)
     code, error = start(name, content, content, **{setting: column} | of_folds)
     assert code == 2 and len(error) == 1 and f"the column {column!r}" in error[0] and "; rename" in error[0]
