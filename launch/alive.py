@@ -34,8 +34,8 @@ def is_alive(heartbeat: dict, start: float, now: float) -> bool:
 
 
 def newest(workdir: epath.Path) -> dict:
-    """Return the newest heartbeat in a workdir or in its seeds' workdirs."""
-    files = [workdir / "heartbeat.json", *workdir.glob("seed=*/heartbeat.json")]
+    """Return the newest heartbeat in a workdir, or in those of its seeds, folds or combinations of a sweep."""
+    files = [workdir / "heartbeat.json", *workdir.glob("*/heartbeat.json")]
     return max((json.loads(file.read_text()) for file in files if file.exists()), key=lambda found: found["time"])
 
 

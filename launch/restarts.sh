@@ -36,19 +36,19 @@ meaning() {
   echo "${failed:-${final:-${stopped:-finished}}}"
 }
 
-# Prints the step of the newest complete checkpoint, -1 if there is none or the workdir cannot be read. A run with --seeds
-# has a workdir for each seed, and starts again at step 0 with the next one: their checkpoints are added up, each counted
-# from 1. On a disk, a checkpoint gets its name when it is complete. In a bucket, its name comes with the first file and a
+# Prints the step of the newest complete checkpoint, -1 if there is none or the workdir cannot be read. Seeds,
+# folds and the combinations of a sweep have a workdir each, and start again at step 0: their checkpoints are added up,
+# each counted from 1. On a disk, a checkpoint gets its name when it is complete. In a bucket, its name comes with the first file and a
 # mark with the last.
 newest_checkpoint() {
   case $WORKDIR in
     gs://*)
       {
         storage ls "$WORKDIR/checkpoints/*/commit_success.txt" 2>/dev/null || true
-        storage ls "$WORKDIR/seed=*/checkpoints/*/commit_success.txt" 2>/dev/null || true
+        storage ls "$WORKDIR/*/checkpoints/*/commit_success.txt" 2>/dev/null || true
       } | sed 's|/[^/]*$||'
       ;;
-    *) printf '%s\n' "$WORKDIR"/checkpoints/* "$WORKDIR"/seed=*/checkpoints/* ;;
+    *) printf '%s\n' "$WORKDIR"/checkpoints/* "$WORKDIR"/*/checkpoints/* ;;
   esac | awk -F/ '
     $NF ~ /^[0-9]+$/ { step = $NF; sub("/[^/]*$", ""); if (step >= saved[$0]) saved[$0] = step + 1 }
     END { for (folder in saved) total += saved[folder]; print total - 1 }'

@@ -247,10 +247,10 @@ down() {
   log "$NAME is deleted; its checkpoints are in $WORKDIR"
 }
 
-# Prints the heartbeat of the run, or those of its seeds: a seed that has finished or waits does not change its own.
+# Prints the heartbeat of the run, or those of its seeds or folds: one that has finished or waits does not change its own.
 heartbeats() {
   storage cat "$WORKDIR/heartbeat.json" 2>/dev/null || true
-  storage cat "$WORKDIR/seed=*/heartbeat.json" 2>/dev/null || true
+  storage cat "$WORKDIR/*/heartbeat.json" 2>/dev/null || true
 }
 
 # Whether heartbeat.json has not changed for too long, by the clock of this machine alone. A file that cannot be read

@@ -14,6 +14,7 @@ from bertjax.config import config_file
 from bertjax.config.opening import SavedModel
 from bertjax.runtime.errors import UserError
 from bertjax.training.results import folds
+from bertjax.training.run.workdir import Workdir
 from tests import labeled_files, runs
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
@@ -94,7 +95,7 @@ def test_other_commands_know_the_folder(finished, capsys):
     assert capsys.readouterr().out == f"page      {workdir}/page.html\n"
     statuses, errors = status.run([workdir])
     assert [each.state for each in statuses] == ["finished"] * 3 and not errors
-    with pytest.raises(UserError, match="holds the runs of folds; name one, such as .*fold=0"):
+    with pytest.raises(UserError, match="holds several runs; name one, such as .*fold=0"):
         _ = SavedModel(workdir).settings
     summary = json.loads((workdir / "fold=1" / "summary.json").read_text())
     assert evaluate.run(str(workdir / "fold=1"))["eval"] == pytest.approx(summary["eval"]), "on the fold"
@@ -111,8 +112,10 @@ def test_a_stopped_command_continues_with_its_fold(finished, command, tmp_path):
         calls.append((workdir / "fold=1" / "config.json").exists())
         return sum(calls) > 3
 
-    summary, spread = train.run_folds(config, workdir, should_stop=should_stop)
-    assert not summary.finished and spread == {} and summary.workdir.name == "fold=1" and summary.step > 0
+    _, configs = folds.divide(Workdir.at(workdir).root, config)
+    trials = [train.Trial(folder, of_fold) for folder, of_fold in configs.items()]
+    results = train.train_each(Workdir.at(workdir).root, trials, should_stop=should_stop)
+    assert results.is_stopped and list(results.figures) == ["fold=0"]
     exported = (workdir / "fold=0" / "export" / "model.safetensors").stat().st_mtime_ns
     assert runs.call(*flags, f"--workdir={workdir}") == 0
     assert (workdir / "fold=0" / "export" / "model.safetensors").stat().st_mtime_ns == exported, "not trained again"
@@ -136,7 +139,7 @@ def test_another_file_is_not_mixed_with_finished_folds(finished, command, tmp_pa
 
 def test_a_single_run_is_not_put_into_the_folder_of_folds(finished, command, capsys):
     assert runs.call(*command[0], f"{EXAMPLES}.folds=0", f"--workdir={finished[0]}") == 2
-    assert "holds the runs of folds; use another --workdir" in capsys.readouterr().err
+    assert "holds several runs, which this command does not train; use another --workdir" in capsys.readouterr().err
 
 
 def test_the_next_command_keeps_the_settings_and_takes_another_file(finished, command):
@@ -155,7 +158,7 @@ def test_the_next_command_keeps_the_settings_and_takes_another_file(finished, co
 def test_folds_are_not_put_into_another_run(finished, command, capsys):
     workdir = finished[0] / "fold=0"
     assert runs.call(*command[0], f"--workdir={workdir}") == 2
-    assert f"workdir {workdir} holds a run without folds; use another --workdir" in capsys.readouterr().err
+    assert f"workdir {workdir} holds a single run, which this command does not train; use" in capsys.readouterr().err
     assert not (workdir / "fold=0").exists()
 
 
@@ -182,7 +185,7 @@ def test_with_a_held_out_file_a_last_run_has_all_records(command, tmp_path, caps
     [
         ([f"{EXAMPLES}.folds=1"], "examples.folds=1 must be 2 or more, such as 5, or 0 for one run"),
         ([f"{EXAMPLES}.folds=98"], "leaves a fold without records, as they have "),
-        (["--seeds=2"], "--seeds=2 cannot be combined with examples.folds"),
+        (["--seeds=2"], "--seeds cannot be combined with examples.folds"),
         (["--sweep=seed=1,2"], "--sweep cannot be combined with examples.folds"),
     ],
 )

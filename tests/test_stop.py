@@ -138,8 +138,9 @@ def test_a_stop_after_the_last_step_of_a_seed_starts_no_other(monkeypatch, tmp_p
         return train.Summary(100, True, {"eval": {}, "baseline": {}}, tmp_path)
 
     monkeypatch.setattr(train, "run", run)
-    summary, spread = train.run_seeds(Config(), tmp_path, 3, should_stop=lambda: len(started) == 2)
-    assert started == [0, 1] and not summary.finished and spread == {}
+    trials = [train.Trial(f"seed={seed}", Config(seed=seed)) for seed in range(3)]
+    results = train.train_each(train.Workdir.at(tmp_path).root, trials, should_stop=lambda: len(started) == 2)
+    assert started == [0, 1] and results.is_stopped
 
 
 def stop_in_evaluation(flags, workdir, number: int) -> list[int]:

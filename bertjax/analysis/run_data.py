@@ -20,8 +20,7 @@ from bertjax.runtime.errors import UserError, printable
 from bertjax.training.feeds import Feeds
 from bertjax.training.resolve import labeled_files
 from bertjax.training.results.report import plan_line
-from bertjax.training.run import splits
-from bertjax.training.run.record import RunRecord
+from bertjax.training.run.record import RunRecord, with_split
 from bertjax.training.run.workdir import Workdir
 
 _NAME, _TITLE = "rows", "What a row of data looks like"
@@ -55,7 +54,7 @@ def _feeds(workdir: Workdir, record: RunRecord) -> Feeds:
     """
     config = record.config
     if isinstance(config.task.examples, LabeledFormat):
-        config = splits.named(workdir, config)
+        config = with_split(workdir, config)
         return Feeds(config, labeled_files(config, tokenizer.load(Path(workdir.tokenizer))))
     # Found by fingerprint: the store must be the one that the run has read, not a newer one.
     path = find(config.data, record.identity["data"]["store_fingerprint"])

@@ -19,7 +19,7 @@ from bertjax.runtime.errors import UserError, printable
 from bertjax.training.results import curves
 from bertjax.training.run.record import read_record
 from bertjax.training.run.run_status import RunStatus, read_status
-from bertjax.training.run.workdir import Workdir, read_jsonl
+from bertjax.training.run.workdir import Workdir, read_jsonl, runs_in
 
 # Maximum number of evaluations in a table of guesses, the first and the last one included.
 _MOST_EVALUATIONS = 7
@@ -46,10 +46,10 @@ def sections_of(path: str, trust_code: bool = False) -> list[Section]:
       UserError: the folder is not a run, one of its files is damaged, or the run has logged nothing yet.
     """
     workdir = Workdir.at(path)
-    if workdir.root.is_dir() and not workdir.config.exists() and (workdir.root / "fold=0").exists():
-        return class_sections.of_folds(path, trust_code)
-    if workdir.root.is_dir() and not workdir.config.exists() and list(workdir.root.glob("seed=*")):
-        raise UserError(f"{str(path)!r} is the folder of several runs; name one of them, such as {path}/seed=0")
+    if several := workdir.root.is_dir() and runs_in(workdir.root):
+        if several[0].name == "fold=0":
+            return class_sections.of_folds(path, trust_code)
+        raise UserError(f"{str(path)!r} holds several runs; name one of them, such as {several[0]}")
     [run] = open_runs(str(path))
     record = read_record(workdir, trust_code)
     status, starts = read_status(workdir.root), read_jsonl(workdir.starts)

@@ -12,7 +12,7 @@ from bertjax.runtime.command_line import BAD_INPUT, FAILED, FINISHED, STOPPED
 from bertjax.runtime.errors import UserError, json_text, printable, say
 from bertjax.training.run.run_status import RunStatus, read_status
 from bertjax.training.run.tables import Table
-from bertjax.training.run.workdir import ALL, Workdir
+from bertjax.training.run.workdir import Workdir, runs_in
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
@@ -50,12 +50,8 @@ def _user_error(error: UserError | OSError, path: epath.PathLike) -> UserError:
 
 def _workdirs(path: epath.Path) -> list[epath.Path]:
     with storage.storage_errors(path):
-        names = [folder.name for folder in path.iterdir()] if path.is_dir() else []
-    runs = sorted(name for name in names if name.startswith(("seed=", "fold=")))
-    if "fold=0" in runs and ALL in names:
-        runs.append(ALL)
-    # Without folders of seeds or folds, the path itself is a run.
-    return [path / name for name in runs] or [path]
+        # Without folders of seeds or folds, the path itself is a run.
+        return (path.is_dir() and runs_in(path)) or [path]
 
 
 def exit_code(statuses: Sequence[RunStatus]) -> int:

@@ -2,12 +2,11 @@
 
 import argparse
 import contextlib
-import dataclasses
 import logging
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,11 @@ from etils import epath
 from jax.experimental import multihost_utils
 
 from bertjax.cli.destinations import describe_labeled
-from bertjax.cli.train_results import report_result
+from bertjax.cli.train_results import print_lines, report_result
 from bertjax.config import config as configuration
 from bertjax.config import config_file, export, private_paths, settings
 from bertjax.config.config import Config
+from bertjax.data.labeled.base import Record
 from bertjax.interop import families, huggingface
 from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.command_line import STOPPED, command
@@ -36,11 +36,10 @@ from bertjax.training.optim.outside import function_of
 from bertjax.training.parallel import processes
 from bertjax.training.pruning import describe_zeros
 from bertjax.training.restore import restore
-from bertjax.training.results import classes, curves, folds
+from bertjax.training.results import classes, curves, folds, seeds
 from bertjax.training.results.scores import write_scores
-from bertjax.training.results.seeds import over_seeds
 from bertjax.training.run import foreign_code, record
-from bertjax.training.run.workdir import Workdir, has_trained, local_folder, write_json, write_jsonl
+from bertjax.training.run.workdir import Workdir, has_trained, local_folder, runs_in, write_json, write_jsonl
 
 log = logging.getLogger(__name__)
 
@@ -134,75 +133,21 @@ def _model(current: Run, params: dict, evaluation: Evaluation) -> export.Export:
     return export.Export(own, program.encoder, params, current.feeds.store.tokenizer, figures, modules)
 
 
-def run_seeds(config: Config, workdir: str | Path, seeds: int, **options: Any) -> tuple[Summary, dict[str, Any]]:
-    """Train with seeds 0, 1, ..., each in its own workdir, and summarize their figures.
+def train_each(
+    root: epath.Path, trials: Sequence[Trial], should_stop: Callable[[], bool] = lambda: False, **options: Any
+) -> Results:
+    """Train each run in its folder; see `run_each`.
 
     Args:
-      config: the configuration; its seed is replaced.
-      workdir: folder for `seed=0`, `seed=1`, ... and `seeds.json`; a second call with the same workdir resumes.
-      seeds: number of seeds.
-      options: further arguments for `run`.
-
-    Returns:
-      (summary of the last run, result of `over_seeds`); the latter is empty if a run was stopped.
-
-    Raises:
-      RunFailed: no seed has finished. One that fails beside others is a result.
+      root: folder of the folders; a second call resumes.
+      trials: all runs.
+      should_stop, options: further arguments for `run`.
     """
-    configs = {f"seed={seed}": dataclasses.replace(config, seed=seed) for seed in range(seeds)}
-    results = _run_each(configs, workdir, options)
-    if results.is_stopped or results.last is None:
-        return _ended(results, workdir), {}
-    spread = over_seeds([results.figures.get(folder) for folder in configs]) | {"failures": results.failures}
-    processes.on_writer(lambda: write_json(Workdir.at(workdir).root / "seeds.json", spread))
-    return results.last, spread
-
-
-def run_folds(config: Config, workdir: str | Path, **options: Any) -> tuple[Summary, dict[str, Any]]:
-    """Train a run for each of `examples.folds`, in workdirs of their own, and bring their predictions together.
-
-    If `examples.heldout` names a file, a last run trains on all records of the training file and is scored on that one.
-
-    Args:
-      config: the configuration.
-      workdir: folder for `fold=0`, `fold=1`, ..., `all`, and what `folds.write` writes; a second call with the same
-        workdir resumes.
-      options: further arguments for `run`.
-
-    Returns:
-      (summary of the last run, result of `folds.write`); the latter is empty if a run was stopped.
-
-    Raises:
-      UserError: the run has several tasks, the workdir holds a single run, or the training file has changed since a
-        fold was trained.
-      RunFailed: a fold has failed, so its records have no predictions.
-    """
-    root = Workdir.at(workdir).root
-    if processes.from_writer(lambda: storage.exists(Workdir(root).config), "has-run"):
-        raise UserError(f"workdir {root} holds a run without folds; use another --workdir, or set examples.folds=0")
-    parts, configs = folds.divide(root, config)
-    results = _run_each(configs, workdir, options)
-    if results.is_stopped or results.last is None or results.error:
-        return _ended(results, workdir), {}
-    figures = list(results.figures.values())
-    return results.last, processes.from_writer(lambda: folds.write(root, parts, figures), "folds")
-
-
-def _run_each(configs: dict[str, Config], workdir: str | Path, options: Any) -> Results:
-    trials = [Trial(folder, config) for folder, config in configs.items()]
 
     def train(trial: Trial, files: Workdir, beside: Workdir | None) -> Summary:
-        return run(trial.config, files.root, beside=beside, **options)
+        return run(trial.config, files.root, name=trial.name, beside=beside, should_stop=should_stop, **options)
 
-    return run_each(Workdir.at(workdir).root, trials, train, options.get("should_stop", lambda: False))
-
-
-def _ended(results: Results, workdir: str | Path) -> Summary:
-    """Return the summary of several runs that were stopped; raise the failure if they were not."""
-    if not results.is_stopped and results.error:
-        raise results.error
-    last = results.last or Summary(0, False, {}, Workdir.at(workdir).path)
-    return dataclasses.replace(last, finished=False)
+    return run_each(root, trials, train, should_stop)
 
 
 def _write_results(
@@ -307,14 +252,11 @@ def main(argv: list[str] | None = None) -> int:
             raise UserError(f"--minutes={args.minutes} and --config.{own[0]} both set the steps; leave one out")
         overrides.append(f"stages.0.minutes={args.minutes}")
     config = config_file.load(args.config, overrides)
-    if config.stages[0].minutes and (args.seeds or args.sweep or folds.are_open(config)):
-        raise UserError(
-            f"stages.0.minutes={config.stages[0].minutes:g} cannot be combined with --seeds, --sweep or examples.folds:"
-            " runs that are compared need a number of steps; set stages.0.steps"
-        )
-    if (args.seeds or args.sweep) and folds.are_open(config):
-        flag = f"--seeds={args.seeds}" if args.seeds else "--sweep"
-        raise UserError(f"{flag} cannot be combined with examples.folds; leave one out")
+    kinds = {"--seeds": args.seeds, "--sweep": args.sweep, "examples.folds": folds.are_open(config)}
+    kinds["stages.0.minutes"] = config.stages[0].minutes  # runs that are compared need equal steps
+    several = [kind for kind, value in kinds.items() if value]
+    if len(several) > 1 and several != ["--seeds", "--sweep"]:
+        raise UserError(f"{several[0]} cannot be combined with {several[-1]}; leave one out")
     if args.settings is not None:  # after all checks of flags: `tpu_pod.sh check` asks for settings to make them
         print(settings.as_text(settings.settings_of(config, args.settings)))
         return command_line.FINISHED
@@ -330,48 +272,58 @@ def main(argv: list[str] | None = None) -> int:
         raise RunFailed(f"{error}; the run has trained before, so the same command may succeed again") from error
     platform.configure_logging(processes.is_writer())
     platform.keep_compiled_programs()
-    name = config_file.reference_name(args.config, overrides)
     should_stop = processes.StopTogether() if args.distributed else stop_signal()
     with contextlib.ExitStack() as silenced:
         silenced.enter_context(guarded("stdout"))
         if not processes.is_writer():
             silenced.enter_context(contextlib.redirect_stdout(silenced.enter_context(open(os.devnull, "w"))))
-        options = {"name": name, "longer": args.longer, "should_stop": should_stop, "profile": args.profile}
+        options = {"longer": args.longer, "should_stop": should_stop, "profile": args.profile}
         options |= {"other_versions": args.other_versions, "on_event": args.on_event}
-        if args.sweep:
-            again = command("train", *(sys.argv[1:] if argv is None else argv))
-            return _sweep(args, overrides, config, workdir, options, again)
-        if args.seeds:
-            return report_result(*run_seeds(config, workdir, args.seeds, **options), config, argv)
-        if folds.are_open(config):
-            return report_result(*run_folds(config, workdir, **options), config, argv)
-        if processes.from_writer(lambda: storage.exists(Workdir.at(workdir).root / "fold=0"), "has-folds"):
-            raise UserError(f"workdir {workdir} holds the runs of folds; use another --workdir, or set examples.folds")
-        return report_result(run(config, workdir, **options), None, config, argv)
+        root, again = Workdir.at(workdir).root, ["train", *(sys.argv[1:] if argv is None else argv)]
+        is_single = several in ([], ["stages.0.minutes"])
+        others = (lambda: bool(runs_in(root))) if is_single else (lambda: storage.exists(Workdir(root).config))
+        if processes.from_writer(others, "other-runs"):
+            held = "several runs" if is_single else "a single run"
+            raise UserError(f"workdir {workdir} holds {held}, which this command does not train; use another --workdir")
+        if is_single:
+            name = config_file.reference_name(args.config, overrides)
+            return report_result(run(config, workdir, name=name, **options), config, again)
+        return _train_several(args, overrides, config, root, options, again)
 
 
-def _sweep(args: argparse.Namespace, overrides: list[str], base: Config, workdir: str, options: Any, again: str) -> int:
-    """Train all `--sweep` combinations, print their results, and return the exit code."""
+def _train_several(
+    args: argparse.Namespace, overrides: list[str], config: Config, root: epath.Path, options: Any, again: list[str]
+) -> int:
+    """Train folds, seeds or all `--sweep` combinations, print what they came to, and return the exit code.
+
+    Raises:
+      Exception: no run has finished, or a fold has failed, so that its records have no predictions.
+    """
 
     def load(chosen: tuple[str, ...]) -> tuple[Config, str]:
         changes = [*overrides, *chosen]
         return config_file.load(args.config, changes), config_file.reference_name(args.config, changes)
 
-    def train(trial: Trial, files: Workdir, beside: Workdir | None) -> Summary:
-        return run(trial.config, files.root, beside=beside, **options | {"name": trial.name})
-
-    root, trials = Workdir.at(workdir).root, sweep.trials_of(args.sweep, args.seeds, load)
-    sweep.check_base(root, base)
-    ended = run_each(root, trials, train, options["should_stop"])
-    if ended.is_stopped:
-        print(f"stopped; to resume: {again}")
+    parts: list[list[Record]] = []
+    if folds.are_open(config):
+        parts, configs = folds.divide(root, config)
+        trials = [Trial(folder, of_fold) for folder, of_fold in configs.items()]
+    else:
+        trials = sweep.trials_of(args.sweep, args.seeds, load)
+    if args.sweep:
+        sweep.check_base(root, config)
+    results = train_each(root, trials, **options)
+    if results.is_stopped:
+        print(f"stopped; to resume: {command(*again)}")
         return STOPPED
-    results, failures = sweep.results_of(root, trials, ended.failures), ended.failures
-    sweep.print_results(results)
-    path, finished = sweep.write_results(root, results), [result.folder for result in results if result.values]
-    if not finished:
-        print(f"no run finished; the first failure: {next(iter(failures.values()), 'none')}\nfigures   {path}")
-        return command_line.FAILED
-    print("\n".join([*sweep.best_lines(root, results), f"figures   {path}"]))
-    print(f"next      {command('compare', *(str(root / folder) for folder in finished))}")
-    return 0
+    if results.error and (parts or not results.figures):
+        raise results.error
+    figures = [results.figures.get(trial.folder) for trial in trials]
+    if parts:
+        spread = processes.from_writer(lambda: folds.write(root, parts, figures), "folds")
+        return print_lines(lambda: folds.lines_of(root, config, spread, again), root)
+    if args.sweep:
+        ranked = sweep.write(root, trials, results)
+        return print_lines(lambda: sweep.lines_of(root, ranked), root)
+    spread = processes.from_writer(lambda: seeds.write(root, figures, results.failures), "seeds")
+    return print_lines(lambda: seeds.lines_of(root, spread), root)

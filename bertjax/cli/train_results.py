@@ -1,9 +1,8 @@
-"""What `bertjax train` prints at its end: the results of a run, of seeds or of folds, and commands to try next."""
+"""What `bertjax train` prints at its end: the results of a run, and commands to try next."""
 
 import logging
 import shlex
-import sys
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from etils import epath
 
@@ -18,54 +17,55 @@ from bertjax.runtime import command_line, storage
 from bertjax.runtime.command_line import STOPPED, command
 from bertjax.runtime.errors import reason, say
 from bertjax.training.each import Summary
-from bertjax.training.results import folds, report, seeds
-from bertjax.training.results.seeds import print_seeds
+from bertjax.training.results import report, seeds
 from bertjax.training.run.workdir import Workdir, read_jsonl
 
 log = logging.getLogger(__name__)
 
 
-def report_result(summary: Summary, spread: dict[str, Any] | None, config: Config, argv: list[str] | None) -> int:
-    """Print the result of one run or of several seeds, and return the exit code."""
+def report_result(summary: Summary, config: Config, again: Sequence[str]) -> int:
+    """Print the result of one run, and return the exit code.
+
+    Args:
+      summary: the result.
+      config: the configuration.
+      again: the command and its arguments.
+    """
     if not summary.finished:
-        again = command("train", *(sys.argv[1:] if argv is None else argv))
-        print(f"stopped and saved at step {summary.step}; to resume: {again}")
+        print(f"stopped and saved at step {summary.step}; to resume: {command(*again)}")
         return STOPPED
+    return print_lines(lambda: _lines_of(summary, config), summary.workdir)
+
+
+def print_lines(lines_of: Callable[[], Sequence[str]], root: epath.PathLike) -> int:
+    """Print the result of finished runs, and return the exit code.
+
+    Args:
+      lines_of: prints tables, and returns the lines below them.
+      root: folder of the results.
+    """
     try:
-        _print_results(summary, spread, config, argv)
+        say("\n".join(lines_of()))
     except Exception as error:
         # Everything is trained and exported: a launcher must not repeat it, or give up, because of these lines.
-        log.warning("the results are in %s, but could not be printed: %s", summary.workdir, reason(error))
+        log.warning("the results are in %s, but could not be printed: %s", root, reason(error))
     return command_line.FINISHED
 
 
-def _print_results(summary: Summary, spread: dict[str, Any] | None, config: Config, argv: list[str] | None) -> None:
-    root = summary.workdir
-    if folds.are_open(config):
-        again = ["train", *(sys.argv[1:] if argv is None else argv)]
-        say("\n".join(folds.lines_of(Workdir.at(root).root.parent, config, spread, again)))
-        return
-    if spread is not None:
-        print_seeds(spread)
-        for folder, why in spread["failures"].items():
-            print(f"warning   {folder} failed: {why}; the table is of the others")
-        print(f"runs      {root.parent}/seed=*\nfigures   {root.parent / 'seeds.json'}")
-        return
+def _lines_of(summary: Summary, config: Config) -> list[str]:
+    root, files, lines = summary.workdir, Workdir.at(summary.workdir), []
     report.print_summary(summary.figures)
-    if config.runtime.keep_best and (
-        better := seeds.better_checkpoint(Workdir.at(root), config, summary.figures["eval"])
-    ):
-        print(f"best      {better}")
-    files = Workdir.at(root)
+    if config.runtime.keep_best and (better := seeds.better_checkpoint(files, config, summary.figures["eval"])):
+        lines.append(f"best      {better}")
     exported = files.export
-    print(f"encoder   {root / 'export'}")
+    lines.append(f"encoder   {root / 'export'}")
     if "eval_ema" in summary.figures:
         score, is_better = seeds.average_scores(config, summary.figures)
         exported = files.export_ema if is_better else files.export
-        print(f"average   {root / 'export_ema'} has {score}: {'better' if is_better else 'not better'}")
-    print(f"curves    {root / 'curves.png'}\nfigures   {root / 'summary.json'}")
-    for index, line in enumerate(next_commands(config, files, exported, summary.pad_id)):
-        say(f"{'' if index else 'next':<10}{line}")
+        lines.append(f"average   {root / 'export_ema'} has {score}: {'better' if is_better else 'not better'}")
+    lines += [f"curves    {root / 'curves.png'}", f"figures   {root / 'summary.json'}"]
+    commands = next_commands(config, files, exported, summary.pad_id)
+    return lines + [f"{'' if index else 'next':<10}{line}" for index, line in enumerate(commands)]
 
 
 def next_commands(config: Config, files: Workdir, export_folder: epath.Path, pad_id: int) -> list[str]:

@@ -8,7 +8,7 @@ from bertjax.config.typed import differences
 from bertjax.runtime.errors import UserError, shorten
 from bertjax.training.results.scores import Scores, read_probes, read_scores
 from bertjax.training.run.record import changes_beside_seed, read_settings
-from bertjax.training.run.workdir import Workdir, is_finished, read_json, read_jsonl
+from bertjax.training.run.workdir import Workdir, is_finished, read_json, read_jsonl, runs_in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,11 +127,10 @@ def open_runs(path: str) -> tuple[Run, ...]:
     if workdir.config.exists():
         runs = (_read(workdir),)
     else:
-        seeds = [folder for folder in workdir.root.glob("seed=*") if Workdir(folder).config.exists()]
-        # By length first, so that seed=10 follows seed=9.
-        runs = tuple(_read(Workdir(folder)) for folder in sorted(seeds, key=lambda folder: (len(folder.name), folder)))
-    if not runs and (workdir.root / "fold=0").exists():
-        raise UserError(f"{path!r} holds the runs of folds; name some, such as {path}/fold=0")
+        several = [folder for folder in runs_in(workdir.root) if Workdir(folder).config.exists()]
+        if several and several[0].name == "fold=0":
+            raise UserError(f"{path!r} holds the runs of folds; name some, such as {several[0]}")
+        runs = tuple(_read(Workdir(folder)) for folder in several)
     if not runs:
         raise UserError(
             f"{path!r} is not a run: it has neither config.json nor folders seed=N with one; name a workdir, or the "

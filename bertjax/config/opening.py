@@ -146,10 +146,10 @@ class SavedModel:
         from bertjax.config.config import from_dict
 
         if not self.is_export:
-            from bertjax.training.run import splits
+            from bertjax.training.run.record import with_split
             from bertjax.training.run.workdir import Workdir
 
-            return splits.named(Workdir.at(self.folder), from_dict(settings, self._trust_code))
+            return with_split(Workdir.at(self.folder), from_dict(settings, self._trust_code))
         with self._naming_changes():
             return from_dict(self._of_export(settings), self._trust_code)
 
@@ -228,11 +228,11 @@ class SavedModel:
         return read_checkpoint(self.folder, self.step)
 
     def _check_is_run(self) -> None:
-        # Check this first: a folder of seeds has no record itself, and the general message would not help.
-        if (self.folder / "seed=0" / RUN_RECORD).exists():
-            raise UserError(f"{str(self.folder)!r} holds runs of several seeds; name one, such as {self.folder}/seed=0")
-        if (self.folder / "fold=0" / RUN_RECORD).exists():
-            raise UserError(f"{str(self.folder)!r} holds the runs of folds; name one, such as {self.folder}/fold=0")
+        from bertjax.training.run.workdir import Workdir, runs_in
+
+        # Check this first: a folder of runs has no record itself, and the general message would not help.
+        if several := runs_in(Workdir.at(self.folder).root):
+            raise UserError(f"{str(self.folder)!r} holds several runs; name one, such as {several[0]}")
         if not (self.folder / RUN_RECORD).exists():
             raise UserError(
                 f"{str(self.folder)!r} holds neither an export ({export.MANIFEST}) nor a run ({RUN_RECORD}); name an "

@@ -66,14 +66,12 @@ class Results:
     """What several runs came to.
 
     Attributes:
-      last: the last run that was trained or read; None if all failed.
       figures: {folder: content of `summary.json`} of the finished runs, in order.
       failures: {folder: why the run failed}.
       error: the last failure; None if there was none.
       is_stopped: whether the command was stopped before all runs had ended.
     """
 
-    last: Summary | None = None
     figures: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     failures: dict[str, str] = dataclasses.field(default_factory=dict)
     error: Exception | None = None
@@ -141,7 +139,6 @@ def run_each(
                         failures = results.failures | {trial.folder: why}
                         results = dataclasses.replace(results, failures=failures, error=error)
                 else:
-                    results = dataclasses.replace(results, last=summary)
                     if not summary.finished:
                         return dataclasses.replace(results, is_stopped=True)
                     figures = results.figures | {trial.folder: summary.figures}

@@ -23,7 +23,7 @@ from bertjax.training.parallel import processes
 from bertjax.training.program import Program
 from bertjax.training.resolve import open_feeds
 from bertjax.training.results import report, source_epochs
-from bertjax.training.run import record, splits, versions
+from bertjax.training.run import record, versions
 from bertjax.training.run.fingerprints import fingerprints
 from bertjax.training.run.foreign_code import foreign_modules
 from bertjax.training.run.record import start_record
@@ -92,7 +92,7 @@ class Start:
         for task in config.tasks:
             source = self.feeds.store_of(task)
             if isinstance(source, LabeledSource) and source.is_divided:
-                splits.write(files, task, source.divided)
+                record.write_split(files, task, source.divided)
 
 
 def check_start(session: Session, config: Config, longer: bool, beside: Workdir | None = None) -> Start:

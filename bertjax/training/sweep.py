@@ -9,7 +9,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from etils import epath
 from rich.console import Console
@@ -17,15 +17,18 @@ from rich.console import Console
 from bertjax.config.config import Config, to_dict
 from bertjax.config.typed import differences
 from bertjax.runtime import storage
-from bertjax.runtime.errors import UserError, shorten
-from bertjax.training.each import Trial
+from bertjax.runtime.command_line import command
+from bertjax.runtime.errors import RunFailed, UserError, shorten
+from bertjax.training.each import Results, Trial
+from bertjax.training.results import seeds
 from bertjax.training.results.heldout_task import heldout_task
 from bertjax.training.results.scores import is_lower_better
-from bertjax.training.results.seeds import deviation, over_seeds
 from bertjax.training.run.record import read_settings
 from bertjax.training.run.tables import Table
-from bertjax.training.run.workdir import Workdir, has_finished, read_json, write_json
+from bertjax.training.run.workdir import Workdir, read_json, write_json
 
+# File of the ranking.
+SUMMARY = "results.json"
 _PAIRS = {"[": "]", "(": ")", "{": "}", "'": "'", '"': '"'}
 
 
@@ -106,54 +109,64 @@ def trials_of(sweeps: Sequence[str], seeds: int, load: Callable[[tuple[str, ...]
     """Return the runs of a sweep: every combination, with seeds 0, 1, ... if `seeds` is set.
 
     Args:
-      sweeps: as in `combinations`.
+      sweeps: as in `combinations`; without any, the seeds alone.
       seeds: number of seeds; 0 uses only the configured seed.
       load: returns (configuration, reference curve name) for given overrides.
     """
     trials = []
     for folder, chosen in combinations(sweeps).items():
         config, name = load(chosen)
-        of_seeds = {f"{folder}/seed={seed}": dataclasses.replace(config, seed=seed) for seed in range(seeds)}
-        trials += [Trial(path, of_seed, name) for path, of_seed in (of_seeds or {folder: config}).items()]
+        trials += [] if seeds else [Trial(folder, config, name)]
+        for seed in range(seeds):
+            trials.append(Trial(f"{folder}/seed={seed}".lstrip("/"), dataclasses.replace(config, seed=seed), name))
     return trials
 
 
-def results_of(root: epath.Path, trials: Sequence[Trial], failures: Mapping[str, str]) -> list[Result]:
-    """Return results for all combinations, best first, and write `seeds.json` for combinations with several seeds.
+def write(root: epath.Path, trials: Sequence[Trial], runs: Results) -> list[Result]:
+    """Return results for all combinations, best first, and write `results.json`.
 
-    With several held-out tasks, results are grouped by task, and each group is sorted.
+    Combinations with several seeds get a `seeds.json`. With several held-out tasks, results are grouped by task, and
+    each group is sorted.
+
+    Args:
+      root: the sweep's folder.
+      trials: all runs.
+      runs: what they came to.
+
+    Raises:
+      RunFailed: no run has a score.
     """
-    # {combination: its runs, one per seed}.
-    groups: dict[str, list[str]] = {}
-    config_of = {trial.folder: trial.config for trial in trials}
+    groups: dict[str, list[Trial]] = {}  # {combination: its runs, one per seed}
     for trial in trials:
-        folder, _, seed = trial.folder.partition("/")
-        # Without seeds, trial folders have no second part.
-        groups.setdefault(folder, []).append(f"{folder}/{seed}".rstrip("/"))
-    results: list[Result] = []
-    first_task = None
-    for folder, runs in groups.items():
-        finished = [root / run for run in runs if has_finished(Workdir(root / run))]
-        figures = [read_json(Workdir(workdir).summary, "eval", "baseline") for workdir in finished]
-        metric = _metric_of_first_task(config_of[runs[0]]) if figures else ""
-        values = tuple(numbers["eval"][metric] for numbers in figures if numbers["eval"].get(metric) is not None)
+        groups.setdefault(trial.folder.partition("/")[0], []).append(trial)
+    results, first_task = [], None
+    for folder, of_seeds in groups.items():
+        finished = [trial.folder for trial in of_seeds if trial.folder in runs.figures]
+        figures, config = [runs.figures[run] for run in finished], of_seeds[0].config
+        metric = config.qualified(config.task_name, config.task.objective.best_metric) if finished else ""
+        scores = [numbers["eval"].get(metric) for numbers in figures]
+        values = tuple(score for score in scores if score is not None and math.isfinite(score))
         # `majority_accuracy` is the baseline of both `accuracy` and `token_accuracy`.
         task_name, slash, own = metric.rpartition("/")
         majority = f"{task_name}{slash}majority_{own.removeprefix('token_')}"
         baseline = figures[0]["baseline"].get(majority) if figures else None
-        failed, changes = tuple(failures[run] for run in runs if run in failures), ()
-        # A non-finite metric is null in summary.json. It counts as a failure: the mean of the other seeds must not win.
+        failed, changes = tuple(runs.failures[each.folder] for each in of_seeds if each.folder in runs.failures), ()
+        # A metric that is not finite, null in summary.json, is a failure: the mean of the other seeds must not win.
         failed += (f"its {metric} is not finite",) * (len(figures) - len(values))
         if finished:
-            task = heldout_task(*read_settings(Workdir(finished[0])), metric)
+            task = heldout_task(*read_settings(Workdir(root / finished[0])), metric)
             first_task = first_task or task
             changes = tuple(first_task.changes(task))
         results.append(Result(folder, metric, values, baseline, failed, changes))
-        if len(runs) > 1 and len(figures) == len(runs):
-            write_json(root / folder / "seeds.json", over_seeds(figures))
+        if len(of_seeds) > 1 and len(figures) == len(of_seeds):
+            write_json(root / folder / seeds.SUMMARY, seeds.over_seeds(figures))
     tasks = list(tasks_of(results))
     last = len(tasks)  # combinations without a finished seed come last
-    return sorted(results, key=lambda each: (tasks.index(each.held_out_task) if each.values else last, each.rank))
+    results.sort(key=lambda each: (tasks.index(each.held_out_task) if each.values else last, each.rank))
+    write_json(root / SUMMARY, [dataclasses.asdict(result) | {"mean": result.mean} for result in results])
+    if not tasks:
+        raise RunFailed(f"no run in {root} has a score; the first failure: {results[0].failures[0]}")
+    return results
 
 
 def tasks_of(results: Sequence[Result]) -> dict[tuple[str, ...], list[Result]]:
@@ -170,7 +183,7 @@ def best_lines(root: epath.Path, results: Sequence[Result]) -> list[str]:
 
     Args:
       root: the sweep's folder.
-      results: as `results_of` returns them.
+      results: as `write` returns them.
     """
     tasks = tasks_of(results)
     if len(tasks) < 2:
@@ -189,11 +202,15 @@ def best_lines(root: epath.Path, results: Sequence[Result]) -> list[str]:
     return lines
 
 
-def write_results(root: epath.Path, results: Sequence[Result]) -> epath.Path:
-    """Write `results.json` to the sweep's folder and return its path."""
-    path = root / "results.json"
-    write_json(path, [dataclasses.asdict(result) | {"mean": result.mean} for result in results])
-    return path
+def lines_of(root: epath.Path, results: Sequence[Result]) -> list[str]:
+    """Print the results as a table, and return lines with the best combinations, files and the next command."""
+    print_results(results)
+    finished = [str(root / result.folder) for result in results if result.values]
+    return [
+        *best_lines(root, results),
+        f"figures   {root / SUMMARY}",
+        f"next      {command('compare', *finished)}",
+    ]
 
 
 def print_results(results: Sequence[Result]) -> None:
@@ -205,7 +222,9 @@ def print_results(results: Sequence[Result]) -> None:
     for index, result in enumerate(results):
         if index and result.held_out_task != results[index - 1].held_out_task:
             table.add_section()
-        mean, spread = ("-", "-") if not result.values else (f"{result.mean:.4f}", f"{deviation(result.values):.4f}")
+        mean, spread = (
+            ("-", "-") if not result.values else (f"{result.mean:.4f}", f"{seeds.deviation(result.values):.4f}")
+        )
         baseline = "-" if result.baseline is None else f"{result.baseline:.4f}"
         runs = str(len(result.values)) + (f", {len(result.failures)} failed" if result.failures else "")
         task = ["; ".join(result.held_out_task)] * (len(tasks) > 1)
@@ -244,8 +263,3 @@ def check_base(root: epath.Path, base: Config) -> None:
         write_json(path, {"base": settings})
     elif changed := differences(read_json(path, "base")["base"], settings):
         raise UserError(f"{root} has a sweep with other settings: {shorten(changed)}; use another --workdir")
-
-
-def _metric_of_first_task(config: Config) -> str:
-    """Return the metric to rank combinations by."""
-    return config.qualified(config.task_name, config.task.objective.best_metric)

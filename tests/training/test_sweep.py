@@ -20,8 +20,8 @@ from bertjax.training import each, sweep
 from bertjax.training.each import Results, Summary, Trial, run_each
 from bertjax.training.hooks.base import Hook
 from bertjax.training.run.checkpoint import NotSaved
-from bertjax.training.run.workdir import Workdir, read_json, write_json
-from bertjax.training.sweep import combinations, results_of
+from bertjax.training.run.workdir import Workdir, read_json
+from bertjax.training.sweep import combinations
 from tests import runs
 from tests.comparison.workdirs import CONFIG, STEPS, record, write
 
@@ -94,6 +94,10 @@ def call(root, all_trials, train) -> Results:
     return run_each(epath.Path(root), all_trials, run, lambda: False)
 
 
+def read(root, *folders: str) -> Results:
+    return Results(figures={folder: read_json(Workdir.at(root / folder).summary) for folder in folders})
+
+
 def test_a_second_call_trains_only_what_is_not_finished(tmp_path):
     trained = []
 
@@ -143,7 +147,6 @@ def test_an_outage_is_no_result_of_a_run(tmp_path, outage):
         call(tmp_path, trials("a", "b", "c"), train)
     assert command_line.code_for(raised.value) == command_line.STOPPED
     assert list(call(tmp_path, trials("a", "b", "c"), train).figures) == ["a", "b", "c"]
-    assert all(result.values for result in results_of(epath.Path(tmp_path), trials("a", "b", "c"), {}))
 
 
 @pytest.mark.slow
@@ -156,9 +159,9 @@ def test_a_run_that_fails_ends_no_sweep_and_is_never_best(tmp_path):
         return finish(workdir, {"high": 1.0, "middle": 2.0, "low": 3.0}[trial.folder.partition("/")[0]])
 
     planned = trials(*(f"{name}/seed={seed}" for name in ("high", "low", "middle") for seed in range(2)))
-    failures = call(tmp_path, planned, train).failures
-    assert failures == {"high/seed=1": "loss is not finite", "low/seed=1": "TypeError: indices must be integers"}
-    results = results_of(epath.Path(tmp_path), planned, failures)
+    ended = call(tmp_path, planned, train)
+    assert ended.failures == {"high/seed=1": "loss is not finite", "low/seed=1": "TypeError: indices must be integers"}
+    results = sweep.write(epath.Path(tmp_path), planned, ended)
     assert [(result.folder, result.metric, result.values) for result in results] == [
         ("middle", "mlm_loss", (2.0, 2.0)),
         ("high", "mlm_loss", (1.0,)),
@@ -173,9 +176,7 @@ def test_a_number_that_is_not_finite_is_a_failure_of_its_seed(tmp_path):
     losses = {"stable/seed=0": 2.0, "stable/seed=1": 2.1, "unstable/seed=0": 1.0, "unstable/seed=1": math.nan}
     for folder, loss in losses.items():
         finish(tmp_path / folder, loss)
-        summary = read_json(Workdir.at(tmp_path / folder).summary)
-        write_json(Workdir.at(tmp_path / folder).summary, summary)
-    results = results_of(epath.Path(tmp_path), trials(*losses), {})
+    results = sweep.write(epath.Path(tmp_path), trials(*losses), read(tmp_path, *losses))
     assert [(result.folder, len(result.failures)) for result in results] == [("stable", 0), ("unstable", 1)]
 
 
@@ -193,7 +194,7 @@ def test_combinations_are_ranked_within_one_held_out_task_only(tmp_path, capsys,
         settings, folder = with_rate(masking, learning), f"rate={masking},{learning}"
         planned.append(Trial(folder, from_dict(CONFIG | settings)))
         write(tmp_path / folder, [record(STEPS, 4.0, loss)], settings, baseline={})
-    results = results_of(epath.Path(tmp_path), planned, {})
+    results = sweep.write(epath.Path(tmp_path), planned, read(tmp_path, *(trial.folder for trial in planned)))
     assert [result.folder for result in results] == ["rate=0.15,0.0001", "rate=0.15,0.001", "rate=0.4,0.001",
                                                      "rate=0.4,0.0001"]  # fmt: skip
     monkeypatch.setenv("COLUMNS", "160")
@@ -281,10 +282,8 @@ def test_a_seed_that_diverges_does_not_end_the_others(monkeypatch, tmp_path, cap
 
     monkeypatch.setattr(train, "run", run)
 
-    def command() -> int:
-        return train.report_result(*train.run_seeds(Config(), tmp_path, 3), Config(), [])
-
-    assert command_line.exit_code_of(command) == code
+    command = ["--config=tiny", "--seeds=3", f"--workdir={tmp_path}"]
+    assert command_line.exit_code_of(lambda: train.main(command)) == code
     if code == 0:
         spread = json.loads((tmp_path / "seeds.json").read_text())
         assert (
@@ -315,9 +314,10 @@ def test_what_belongs_to_the_machine_is_no_result(monkeypatch, tmp_path, error, 
         return train.Summary(100, True, {"eval": {}, "baseline": {}}, tmp_path)
 
     monkeypatch.setattr(train, "run", run)
-    result = lambda: train.run_seeds(Config(), tmp_path, 3, should_stop=lambda: at == 0)  # noqa: E731
+    monkeypatch.setattr(train, "stop_signal", lambda: lambda: at == 0)
+    command = ["--config=tiny", "--seeds=3", f"--workdir={tmp_path}"]
     try:
-        assert command_line.exit_code_of(lambda: train.report_result(*result(), Config(), [])) == code
+        assert command_line.exit_code_of(lambda: train.main(command)) == code
     except jax.errors.JaxRuntimeError:  # Python ends with 1, and with the traceback of a defect
         assert code == command_line.FAILED
     assert started == list(range(at + 1))

@@ -30,8 +30,7 @@ from bertjax.training.feeds import Feeds
 from bertjax.training.parallel import processes
 from bertjax.training.resolve import labeled_feeds
 from bertjax.training.results import classes, report
-from bertjax.training.run import splits
-from bertjax.training.run.record import read_record
+from bertjax.training.run.record import has_split, read_record, write_split
 from bertjax.training.run.tables import Table
 from bertjax.training.run.workdir import ALL, Workdir, read_jsonl, write_json, write_jsonl
 
@@ -115,8 +114,8 @@ def has_all(config: Config) -> bool:
 
 def _write_split(files: Workdir, config: Config, divided: dict[str, list[Record]]) -> None:
     if not storage.exists(files.config):
-        splits.write(files, config.task_name, divided)
-    elif not splits.are_written(files, config.task_name, divided):
+        write_split(files, config.task_name, divided)
+    elif not has_split(files, config.task_name, divided):
         raise UserError(
             f"{config.task.examples.train} is not the file that {files.root} was trained on; restore it, or use "
             "another --workdir for the new one"

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from etils import epath
 from numpy.typing import ArrayLike
 from rich.console import Console
 
@@ -19,8 +20,10 @@ from bertjax.config.config import Config
 from bertjax.training.evaluation import HELDOUT
 from bertjax.training.results.scores import is_lower_better
 from bertjax.training.run.tables import Table
-from bertjax.training.run.workdir import Workdir, read_jsonl
+from bertjax.training.run.workdir import Workdir, read_jsonl, write_json
 
+# File of the scores over seeds.
+SUMMARY = "seeds.json"
 # Relative differences between seeds below this are rounding errors.
 _ROUNDING = 1e-9
 _CONFIDENCE = 0.95  # of intervals
@@ -131,6 +134,27 @@ def over_seeds(figures: Sequence[dict[str, Any] | None]) -> dict[str, Any]:
         pairs = zip(metrics["accuracy"]["values"], majorities, strict=True)
         failed = sum(accuracy is None or accuracy <= majority for accuracy, majority in pairs)
     return {"metrics": metrics, "failed": failed}
+
+
+def write(root: epath.Path, figures: Sequence[dict[str, Any] | None], failures: dict[str, str]) -> dict[str, Any]:
+    """Write `seeds.json` to the folder of the seeds, and return its content.
+
+    Args:
+      root: the folder.
+      figures: see `over_seeds`.
+      failures: {folder: why its run failed}.
+    """
+    spread = over_seeds(figures) | {"failures": failures}
+    write_json(root / SUMMARY, spread)
+    return spread
+
+
+def lines_of(root: epath.Path, spread: dict[str, Any]) -> list[str]:
+    """Print the content of `seeds.json` as a table, and return lines with failures and files."""
+    print_seeds(spread)
+    failed = spread["failures"].items()
+    lines = [f"warning   {folder} failed: {why}; the table is of the others" for folder, why in failed]
+    return [*lines, f"runs      {root}/seed=*", f"figures   {root / SUMMARY}"]
 
 
 def _finite(value: float | None) -> float | None:

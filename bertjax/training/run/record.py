@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shlex
 import sys
 import time
@@ -18,6 +19,7 @@ from bertjax.config.config import Config, from_dict, to_dict
 from bertjax.config.export import Export, encoder_of, exported, with_encoder
 from bertjax.config.typed import differences
 from bertjax.data import tokenizer
+from bertjax.data.labeled.base import SPLITS, WHERE, Record
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime import storage
 from bertjax.runtime.errors import Damaged, Untrusted, UserError, check_format, quoted, reason
@@ -30,7 +32,15 @@ from bertjax.training.quantization import QuantizationConfig
 from bertjax.training.run import foreign_code, versions
 from bertjax.training.run.checkpoint import Checkpoints, Deleted, RestoredCheckpoint
 from bertjax.training.run.foreign_code import ForeignModule
-from bertjax.training.run.workdir import Workdir, has_finished, local_folder, read_json, read_jsonl, write_json
+from bertjax.training.run.workdir import (
+    Workdir,
+    has_finished,
+    local_folder,
+    read_json,
+    read_jsonl,
+    write_json,
+    write_jsonl,
+)
 from bertjax.training.stage_encoders import encoder_at
 from bertjax.training.stages import stage_at
 
@@ -112,6 +122,33 @@ def shared_record(workdir: Workdir) -> RunRecord | None:
     """
     content = processes.from_writer(lambda: _read(workdir) if storage.exists(workdir.config) else None, "read-record")
     return processes.together(lambda: _record_of(content, trust_code=False) if content else None)
+
+
+def write_split(workdir: Workdir, task: str, divided: Mapping[str, Sequence[Record]]) -> None:
+    """Write the training and held-out records of a task whose labeled file is divided, which stay if it changes."""
+    for split, records in divided.items():
+        write_jsonl(workdir.split(task, split), map(_content, records))
+
+
+def has_split(workdir: Workdir, task: str, divided: Mapping[str, Sequence[Record]]) -> bool:
+    """Return whether a workdir holds these training and held-out records."""
+    return all(
+        read_jsonl(workdir.split(task, split)) == list(map(_content, records)) for split, records in divided.items()
+    )
+
+
+def _content(record: Record) -> Record:
+    return {name: value for name, value in record.items() if name != WHERE}
+
+
+def with_split(workdir: Workdir, config: Config) -> Config:
+    """Return the configuration of a run with the files of its split in place of a divided one."""
+    tasks = dict(config.tasks)
+    for name, task in config.tasks.items():
+        paths: dict[str, Any] = {split: os.fspath(workdir.split(name, split)) for split in SPLITS}
+        if storage.exists(paths["heldout"]):
+            tasks[name] = dataclasses.replace(task, examples=dataclasses.replace(task.examples, **paths))
+    return dataclasses.replace(config, tasks=tasks)
 
 
 def has_checkpoint(workdir: Workdir) -> bool:

@@ -265,6 +265,16 @@ def has_finished(files: Workdir) -> bool:
     return is_finished(read_json(files.summary, "finished", "steps"), sum(stage["steps"] for stage in stages))
 
 
+def runs_in(folder: epath.Path) -> list[epath.Path]:
+    """Return the workdirs of the seeds or folds in a folder, in order; empty if it holds no such runs."""
+    names = storage.names_in(folder)
+    # By length first, so that seed=10 follows seed=9.
+    runs = sorted((name for name in names if name.startswith(("seed=", "fold="))), key=lambda name: (len(name), name))
+    if "fold=0" in runs and ALL in names:
+        runs.append(ALL)
+    return [folder / name for name in runs]
+
+
 def has_trained(path: epath.PathLike) -> bool:
     """Return whether a workdir has a checkpoint, or that of one of its seeds, folds or combinations of a sweep."""
     root = Workdir.at(path).root
