@@ -137,11 +137,6 @@ def test_another_file_is_not_mixed_with_finished_folds(finished, command, tmp_pa
     assert not (tmp_path / "fold=1").exists()
 
 
-def test_a_single_run_is_not_put_into_the_folder_of_folds(finished, command, capsys):
-    assert runs.call(*command[0], f"{EXAMPLES}.folds=0", f"--workdir={finished[0]}") == 2
-    assert "holds several runs, which this command does not train; use another --workdir" in capsys.readouterr().err
-
-
 def test_the_next_command_keeps_the_settings_and_takes_another_file(finished, command):
     config = config_file.load("finetune/classify:smoke", [each.removeprefix("--config.") for each in command[0][1:]])
     spread = json.loads((finished[0] / "folds.json").read_text())
@@ -155,11 +150,12 @@ def test_the_next_command_keeps_the_settings_and_takes_another_file(finished, co
     assert any("not above that of the most frequent class" in line for line in lines)
 
 
-def test_folds_are_not_put_into_another_run(finished, command, capsys):
-    workdir = finished[0] / "fold=0"
-    assert runs.call(*command[0], f"--workdir={workdir}") == 2
-    assert f"workdir {workdir} holds a single run, which this command does not train; use" in capsys.readouterr().err
-    assert not (workdir / "fold=0").exists()
+@pytest.mark.parametrize("folder, count, held", [("", 0, "several runs"), ("fold=0", 3, "a single run")])
+def test_one_run_and_folds_have_their_own_folders(finished, command, capsys, folder, count, held):
+    workdir = finished[0] / folder
+    assert runs.call(*command[0], f"{EXAMPLES}.folds={count}", f"--workdir={workdir}") == 2
+    assert f"workdir {workdir} holds {held}, which this command does not train; use" in capsys.readouterr().err
+    assert not (workdir / "fold=0" / "fold=0").exists()
 
 
 @pytest.mark.slow

@@ -26,7 +26,10 @@ def run(paths: Sequence[epath.PathLike]) -> tuple[list[RunStatus], list[UserErro
     statuses, errors = [], []
     for path in paths:
         try:
-            workdirs = _workdirs(Workdir.at(path).root)
+            root = Workdir.at(path).root
+            with storage.storage_errors(root):
+                # Without folders of seeds or folds, the path itself is a run.
+                workdirs = (root.is_dir() and runs_in(root)) or [root]
         except (UserError, OSError) as error:
             # Continue: a monitor must see the other runs.
             errors.append(_user_error(error, path))
@@ -46,12 +49,6 @@ def _user_error(error: UserError | OSError, path: epath.PathLike) -> UserError:
     if storage.is_remote(path):
         remedy = "check the address and your login (for gs://: gcloud auth application-default login)"
     return storage.user_error(error, f"{path} cannot be read", remedy)
-
-
-def _workdirs(path: epath.Path) -> list[epath.Path]:
-    with storage.storage_errors(path):
-        # Without folders of seeds or folds, the path itself is a run.
-        return (path.is_dir() and runs_in(path)) or [path]
 
 
 def exit_code(statuses: Sequence[RunStatus]) -> int:

@@ -33,7 +33,7 @@ class Stage:
       epochs: passes over the data, in place of `steps`; 0 if `steps` is set.
       flops: FLOPs to execute, padding included, in place of `steps`; 0 if `steps` is set.
       minutes: wall-clock minutes to train, in place of the steps that the other settings give; the first start measures
-        the time of a step (`bertjax.training.minutes`). Only for a run of one stage; None for no such limit.
+        the time of a step (`bertjax.training.resolve`). Only for a run of one stage; None for no such limit.
       min_steps: lower limit on the steps that `epochs` gives, so that a small file is read more often.
       examples: mean examples per global batch, in place of `batch`; several examples may share a row.
       learning_rate: a new peak that the learning rate rises to in this stage; 0 continues the previous schedule.

@@ -16,12 +16,12 @@ from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.store import TokenStore
 from bertjax.runtime import storage
 from bertjax.runtime.errors import UserError
-from bertjax.training import branch, init_from, minutes
+from bertjax.training import branch, init_from
 from bertjax.training.encoder_check import check_encoder
 from bertjax.training.feeds import Feeds
 from bertjax.training.parallel import processes
 from bertjax.training.program import Program
-from bertjax.training.resolve import open_feeds
+from bertjax.training.resolve import open_feeds, with_measured_steps
 from bertjax.training.results import report, source_epochs
 from bertjax.training.run import record, versions
 from bertjax.training.run.fingerprints import fingerprints
@@ -127,7 +127,7 @@ def check_start(session: Session, config: Config, longer: bool, beside: Workdir 
     processes.together(program.check)
     if config.stages[0].minutes:
         with session.watchdog.state("compiling"):
-            config = minutes.with_steps(program, feeds, before)
+            config = with_measured_steps(program, feeds, before)
         feeds, program = dataclasses.replace(feeds, config=config), Program(config, tokenizer.vocab_size)
         processes.together(feeds.plan)
         processes.together(program.check)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax.config.config_file import load
-from bertjax.training.minutes import interval, scaled, steps_in
+from bertjax.training.resolve import interval, scaled, steps_in
 from tests import runs
 
 

@@ -222,14 +222,6 @@ def test_bad_input_ends_a_sweep_at_its_first_run_only(tmp_path):
     assert (tmp_path / "later" / "b").exists()
 
 
-def test_a_folder_of_another_sweep_is_refused(tmp_path):
-    sweep.check_base(epath.Path(tmp_path), BASE)
-    sweep.check_base(epath.Path(tmp_path), BASE)
-    other = from_dict(CONFIG | {"seed": 3})
-    with pytest.raises(UserError, match="has a sweep with other settings: seed: 0 -> 3; use another --workdir"):
-        sweep.check_base(epath.Path(tmp_path), other)
-
-
 @pytest.mark.slow
 def test_a_sweep_from_the_command_line(tmp_path, capsys):
     """Two rates, one of which is far too low to learn anything; `compare` reads what the sweep prints."""
@@ -248,6 +240,8 @@ def test_a_sweep_from_the_command_line(tmp_path, capsys):
     assert best["folder"] == "optimizer.learning_rate=3e-3" and best["mean"] < worst["mean"]
     assert runs.call(*flags) == 0
     assert "run       " not in capsys.readouterr().out, "all runs are finished"
+    assert runs.call(*flags, "--config.seed=3") == 2, "their settings are others"
+    assert "holds a run with other settings (seed: 0 -> 3; " in capsys.readouterr().err
     folders = [str(tmp_path / "sweep" / result["folder"]) for result in (best, worst)]
     assert command_line.exit_code_of(lambda: compare.main([*folders, "--json", f"--out={tmp_path / 'a.png'}"])) == 0
     numbers = json.loads(capsys.readouterr().out)["numbers"]

@@ -9,18 +9,20 @@ deviation from few values, too. It assumes that results are normally distributed
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from etils import epath
 from numpy.typing import ArrayLike
 from rich.console import Console
 
-from bertjax.config.config import Config
-from bertjax.training.evaluation import HELDOUT
+from bertjax.training.results.curves import HELDOUT
 from bertjax.training.results.scores import is_lower_better
 from bertjax.training.run.tables import Table
 from bertjax.training.run.workdir import Workdir, read_jsonl, write_json
+
+if TYPE_CHECKING:  # a summary needs no JAX
+    from bertjax.config.config import Config
 
 # File of the scores over seeds.
 SUMMARY = "seeds.json"
@@ -183,7 +185,7 @@ def print_seeds(spread: dict[str, Any], console: Console | None = None) -> None:
     (console or Console()).print(table)
 
 
-def better_checkpoint(files: Workdir, config: Config, metrics: Mapping[str, float]) -> str:
+def better_checkpoint(files: Workdir, config: "Config", metrics: Mapping[str, float]) -> str:
     """Return a line with the best kept checkpoint and both scores; empty if none scores better than the last step.
 
     Checkpoints from before pruning has ended are left out, because they are larger models.
@@ -196,7 +198,7 @@ def better_checkpoint(files: Workdir, config: Config, metrics: Mapping[str, floa
     name, sign = _best_metric(config)
     last = metrics.get(name)
     kept = files.saved_steps()
-    key = f"eval/{HELDOUT}/{name}"
+    key = f"{HELDOUT}{name}"
     scores = {record["step"]: record[key] for record in read_jsonl(files.metrics, "step") if key in record}
     # The last step is always evaluated, so this is the length of the run.
     end = max(scores, default=0)
@@ -214,7 +216,7 @@ def better_checkpoint(files: Workdir, config: Config, metrics: Mapping[str, floa
     return f"{files.root}@{best} has {name} {scores[best]:.4f}; the export is the last step, with {last:.4f}"
 
 
-def average_scores(config: Config, figures: Mapping[str, Any]) -> tuple[str, bool]:
+def average_scores(config: "Config", figures: Mapping[str, Any]) -> tuple[str, bool]:
     """Return a text with the score of the moving average beside the last step's, and whether the average is better.
 
     Args:
@@ -230,7 +232,7 @@ def average_scores(config: Config, figures: Mapping[str, Any]) -> tuple[str, boo
     return f"{name} {average:.4f}, and {last:.4f} in export", is_better
 
 
-def _best_metric(config: Config) -> tuple[str, int]:
+def _best_metric(config: "Config") -> tuple[str, int]:
     """Return the metric that ranks checkpoints, and 1 if lower is better, else -1."""
     name = config.qualified(config.task_name, config.task.objective.best_metric)
     return name, 1 if is_lower_better(name) else -1
