@@ -310,6 +310,8 @@ def _train_several(
         trials = [Trial(folder, of_fold) for folder, of_fold in configs.items()]
     else:
         trials = sweep.trials_of(args.sweep, args.seeds, load)
+    if args.sweep:
+        sweep.check_base(root, config)
     results = train_each(root, trials, **options)
     if results.is_stopped:
         print(f"stopped; to resume: {command(*again)}")

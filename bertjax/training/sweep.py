@@ -6,6 +6,7 @@ so only combinations with the same held-out task are ranked together.
 
 import dataclasses
 import itertools
+import json
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -13,16 +14,18 @@ from collections.abc import Callable, Sequence
 from etils import epath
 from rich.console import Console
 
-from bertjax.config.config import Config
+from bertjax.config.config import Config, to_dict
+from bertjax.config.typed import differences
+from bertjax.runtime import storage
 from bertjax.runtime.command_line import command
-from bertjax.runtime.errors import RunFailed, UserError
+from bertjax.runtime.errors import RunFailed, UserError, shorten
 from bertjax.training.each import Results, Trial
 from bertjax.training.results import seeds
 from bertjax.training.results.heldout_task import heldout_task
 from bertjax.training.results.scores import is_lower_better
 from bertjax.training.run.record import read_settings
 from bertjax.training.run.tables import Table
-from bertjax.training.run.workdir import Workdir, write_json
+from bertjax.training.run.workdir import Workdir, read_json, write_json
 
 # File of the ranking.
 SUMMARY = "results.json"
@@ -243,3 +246,20 @@ def _split(text: str) -> list[str]:
         else:
             parts[-1] += character
     return [part.strip() for part in parts]
+
+
+def check_base(root: epath.Path, base: Config) -> None:
+    """Write the configuration to `sweep.json`, or compare it with the one from an earlier start.
+
+    Raises:
+      UserError: the folder holds a sweep with another configuration.
+    """
+    path = root / "sweep.json"
+    # Several commands may extend one sweep, but only with the same base: otherwise results are not comparable.
+    # The round trip through JSON turns tuples into lists, as they are in the file.
+    settings = {name: value for name, value in json.loads(json.dumps(to_dict(base))).items() if name != "runtime"}
+    if not storage.exists(path):
+        root.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"base": settings})
+    elif changed := differences(read_json(path, "base")["base"], settings):
+        raise UserError(f"{root} has a sweep with other settings: {shorten(changed)}; use another --workdir")

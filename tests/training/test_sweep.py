@@ -241,7 +241,7 @@ def test_a_sweep_from_the_command_line(tmp_path, capsys):
     assert runs.call(*flags) == 0
     assert "run       " not in capsys.readouterr().out, "all runs are finished"
     assert runs.call(*flags, "--config.seed=3") == 2, "their settings are others"
-    assert "holds a run with other settings (seed: 0 -> 3; " in capsys.readouterr().err
+    assert "has a sweep with other settings: seed: 0 -> 3; use another --workdir" in capsys.readouterr().err
     folders = [str(tmp_path / "sweep" / result["folder"]) for result in (best, worst)]
     assert command_line.exit_code_of(lambda: compare.main([*folders, "--json", f"--out={tmp_path / 'a.png'}"])) == 0
     numbers = json.loads(capsys.readouterr().out)["numbers"]
