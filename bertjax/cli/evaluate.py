@@ -240,7 +240,7 @@ def _labeled(
         # The training records as they were chosen: without the held-out share, and under their own columns.
         trained = LabeledSource(task.examples, tokenizer, task.has_classes, task.objective.classes)
         # Without further files: only the named file is scored.
-        own = {"heldout": path, "further_heldout": {}}
+        own = {"heldout": path, "further_heldout": {}, "folds": 0}
         examples = dataclasses.replace(task.examples.with_columns(columns), **own)
         with remedies.of_command(examples.columns_of(command_line.COLUMNS)):
             records = examples.read(path)

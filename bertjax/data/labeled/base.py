@@ -79,8 +79,8 @@ class LabeledFormat(ExampleFormat):
         format.
       list_input: field with a list of texts, such as words, that may replace `inputs` in a record to predict; empty
         if there is none.
-      folds: number of parts of the training file. `bertjax.train` starts a run for each, which holds it out; 0 for one
-        run.
+      folds: number of parts of the training file. `bertjax.train` starts a run for each, on two files of its own; 0 for
+        one run.
       is_divisible: whether a share of the training file may be held out.
     """
 

@@ -272,7 +272,7 @@ class LabeledSource:
         groups_RN = mixed(lengths, spec.seq_len, max(1, spec.max_row_examples // group))
         rows_RN = np.where(groups_RN[..., None] < 0, -1, groups_RN[..., None] * group + np.arange(group))
         rows_RN = rows_RN.reshape(len(groups_RN), -1).astype(np.int32)
-        if spec.row_examples:  # as many slots for all files, so that runs on parts of one share what is compiled
+        if self.format.folds:  # the same number of slots in all folds, so that they share what is compiled
             unused = max(1, spec.max_row_examples // group) * group - rows_RN.shape[1]
             rows_RN = np.pad(rows_RN, ((0, 0), (0, unused)), constant_values=-1)
         tokens = int(lengths.sum())

@@ -275,7 +275,7 @@ def write(files: Workdir, config: Config, evaluation: Evaluation) -> list[str]:
         if has_probabilities(task, predictions):
             count = write_suspects(files.predictions, stem, task, predictions)
             lines += accepted_lines(stem, predictions)
-            if len(predictions) < _FEWEST:
+            if len(predictions) < _FEWEST and not task.examples.folds:  # the folds together have all records
                 lines.append(
                     f"warning: {stem}: {len(predictions):,} records are too few for scores, a temperature or suspects "
                     f"that hold on new texts; hold out {_FEWEST} or more, or set examples.folds=5"

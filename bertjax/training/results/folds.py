@@ -49,12 +49,6 @@ class _MeanFold(Feeds):
         rows, share = len(mixed(np.sort(lengths), seq_len, spec.max_row_examples)), 1 - 1 / of_task.examples.folds
         return max(1, round(rows * share)), round(len(lengths) * share)
 
-    @property
-    def slots(self) -> int:
-        """Examples in a row of a run on any part."""
-        specs = (self._spec(self.config.task_name, "train", stage.seq_len) for stage in self.config.stages)
-        return max(spec.max_row_examples for spec in specs)
-
 
 def are_open(config: Config) -> bool:
     """Return whether the configuration asks for a run for each fold."""
@@ -64,7 +58,7 @@ def are_open(config: Config) -> bool:
 def divide(root: epath.Path, config: Config) -> tuple[list[list[Record]], dict[str, Config]]:
     """Divide the training file, and write the records of each run to the folder of its split, in every process.
 
-    Each run has the classes, class weights, steps and slots per row of the whole file, so that all are one program.
+    Each run has the classes, class weights and steps of the whole file, so that all are one program.
 
     Args:
       root: the folder of the folds; files of an earlier start are compared.
@@ -84,7 +78,7 @@ def divide(root: epath.Path, config: Config) -> tuple[list[list[Record]], dict[s
         )
     # Without other held-out records: all of the file are divided.
     whole = _with_examples(config, heldout=config.task.examples.train)
-    feeds = cast(_MeanFold, processes.together(labeled_feeds, whole, _MeanFold, purpose="file-of-folds"))
+    feeds = processes.together(labeled_feeds, whole, _MeanFold, purpose="file-of-folds")
     source, task, examples = cast(LabeledSource, feeds.store), feeds.config.task, config.task.examples
     parts = folds(source.labeled, source.format, task.has_classes)
     if not all(parts):
@@ -93,7 +87,7 @@ def divide(root: epath.Path, config: Config) -> tuple[list[list[Record]], dict[s
             f"{sum(map(bool, parts))} different texts; set fewer folds"
         )
     stages = tuple(dataclasses.replace(each, epochs=0.0, examples=0, min_steps=0) for each in feeds.config.stages)
-    task = dataclasses.replace(task, weight=config.task.weight, row_examples=feeds.slots)
+    task = dataclasses.replace(task, weight=config.task.weight)
     alike = dataclasses.replace(config, stages=stages, eval=feeds.config.eval, tasks={config.task_name: task})
     configs = {}
     for fold, heldout in enumerate(parts):
@@ -101,7 +95,7 @@ def divide(root: epath.Path, config: Config) -> tuple[list[list[Record]], dict[s
         divided = {"train": [record for record in source.labeled if id(record) not in held], "heldout": heldout}
         processes.on_writer(functools.partial(_write_split, files, config, divided))
         paths = {split: os.fspath(files.split(config.task_name, split)) for split in SPLITS}
-        configs[files.root.name] = _with_examples(alike, folds=0, limit=0, **paths)
+        configs[files.root.name] = _with_examples(alike, limit=0, **paths)
     if has_all(config):
         configs[ALL] = _with_examples(config, folds=0)
     return parts, configs

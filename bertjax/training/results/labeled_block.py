@@ -64,7 +64,7 @@ def lines_of(feeds: Feeds, facts: Mapping[str, Any], destinations: Mapping[str, 
                 f"side (examples.heldout={own.heldout:g}, seed {own.limit_seed})"
             )
         lines += report.labeled_lines(source, config.tasks[task].objective, of_task["repeated"], label)
-        lines += [f"warning: {prefix}{line}" for line in _class_warnings(of_task)]
+        lines += [f"warning: {prefix}{line}" for line in _class_warnings(of_task, bool(source.format.folds))]
         lines += [f"{prefix}{_length_line(split, lengths)}" for split, lengths in of_task["lengths"].items()]
         if of_task["lengths"]["train"]["notes"] and of_task["seq_len"] < config.model.max_positions:
             lines.append(f"{prefix}raise stages.0.seq_len={of_task['seq_len']} to cut fewer")
@@ -77,17 +77,18 @@ def _conflicts(source: LabeledSource) -> list[tuple[str, list[str]]]:
     return conflicts_of([*source.train, *source.heldout], source.format)
 
 
-def _class_warnings(facts: Mapping[str, Any]) -> list[str]:
+def _class_warnings(facts: Mapping[str, Any], is_fold: bool) -> list[str]:
     """Warn of classes with too few records, and of texts with different labels.
 
     Args:
       facts: facts about a task.
+      is_fold: whether other runs hold out the classes that this one does not.
     """
     warnings = []
     # One class, or records without class names, such as answers in a text.
     counts = facts["classes"] if len(facts["classes"]) > 1 else {}
     unseen = [repr(name) for name, of_class in counts.items() if of_class["train"] and not of_class["heldout"]]
-    if unseen:
+    if unseen and not is_fold:
         warnings.append(f"no held-out record shows how well these classes are found: {shorten(unseen, _SHOWN)}")
     few = [f"{name!r} {of_class['train']}" for name, of_class in counts.items() if of_class["train"] < _FEWEST]
     if few and any(of_class["train"] for of_class in counts.values()):
