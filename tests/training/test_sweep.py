@@ -12,7 +12,7 @@ from etils import epath
 
 from bertjax.cli import train
 from bertjax.config import export
-from bertjax.config.config import Config, from_dict
+from bertjax.config.config import from_dict
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import Busy, RunFailed, Unavailable, UserError
 from bertjax.runtime.storage import StorageError

@@ -19,9 +19,7 @@ from bertjax.training.run.record import (
     RunRecord,
     check_identity,
     start_record,
-    with_split,
     write_record,
-    write_split,
 )
 from bertjax.training.run.workdir import Workdir, append_jsonl
 from tests.waiting import LIMIT_SECONDS
