@@ -187,37 +187,44 @@ def _delimiter(path: str, columns: Sequence[str], kind: str) -> tuple[str, bool]
     Args:
       columns: required columns; empty if none is known.
     """
-    number, line = json_objects.first_line(path)
-    first, own = decoded(line, f"{path}:{number}"), DELIMITERS.get(kind, ",")
+    lines, own = _sampled(path), DELIMITERS.get(kind, ",")
+    first = next(iter(lines), "")
     if spreadsheet := _SPREADSHEET.fullmatch(first):
         return spreadsheet[1], False
+    marks = own, *(mark for mark in _DELIMITERS if mark != own)
     has_names = bool(columns) and not _are_numbers(columns)
-    for delimiter in _marks(own) if has_names else ():
+    for delimiter in marks if has_names else ():
         names = first.split(delimiter)
-        try:
-            unquoted = next(csv.reader([first], delimiter=delimiter), [])
-        except csv.Error:
-            continue
-        for header in (names, unquoted):
+        for header in (names, _fields([first], delimiter)[0]):
             if set(columns) <= set(header):
                 _note_delimiter(path, delimiter, own)
-                return delimiter, header is unquoted and unquoted != names
+                return delimiter, header != names
     if has_names and own in first:
         return own, False
     # Columns may have other names: then the error lists them, and not one name with all of them.
     is_numbered = bool(columns) and not has_names
     last = max(map(int, columns)) if is_numbered else 1
     # A text has other marks by chance, so for columns by number one counts only if it gives them all.
-    fitting = next((mark for mark in _marks(own) if first.count(mark) >= last), own)
-    other = fitting if is_numbered else max(_marks(own), key=first.count)
-    delimiter = _regular_delimiter(path, last, own) or (own if columns and own in first else other)
+    fitting = next((mark for mark in marks if first.count(mark) >= last), own)
+    other = fitting if is_numbered else max(marks, key=first.count)
+    delimiter = _regular_delimiter(lines, last, marks) or (own if columns and own in first else other)
     if is_numbered:
         _note_delimiter(path, delimiter, own)
     return delimiter, False
 
 
-def _marks(own: str) -> tuple[str, ...]:
-    return own, *(mark for mark in _DELIMITERS if mark != own)
+def _sampled(path: str) -> list[str]:
+    """Return the first lines that are not blank."""
+    filled = ((number, line) for number, line in numbered_lines(epath.Path(path)) if line.strip())
+    return [decoded(line, f"{path}:{number}") for number, line in itertools.islice(filled, _SAMPLED)]
+
+
+def _fields(lines: Sequence[str], delimiter: str) -> list[list[str]]:
+    """Return the fields of each line, without quotes; one empty line if a quote is broken."""
+    try:
+        return list(csv.reader(lines, delimiter=delimiter)) or [[]]
+    except csv.Error:
+        return [[]]
 
 
 def _note_delimiter(path: str, delimiter: str, own: str) -> None:
@@ -225,24 +232,19 @@ def _note_delimiter(path: str, delimiter: str, own: str) -> None:
         _note(f"{path}: its fields are separated by {delimiter!r}, and are read so")
 
 
-def _regular_delimiter(path: str, last: int, own: str) -> str:
-    """Return the delimiter, `own` before others, that gives all sampled lines one number of fields; empty if none does.
+def _regular_delimiter(lines: Sequence[str], last: int, marks: Sequence[str]) -> str:
+    """Return the first of `marks` that gives all lines one number of fields; empty if none does.
 
     Args:
-      path: a table without a header.
+      lines: first lines of a table without a header.
       last: the largest column number.
-      own: the delimiter of the suffix.
+      marks: delimiters, the one of the suffix first.
     """
-    numbered = ((number, line) for number, line in numbered_lines(epath.Path(path)) if line.strip())
-    lines = [decoded(line, f"{path}:{number}") for number, line in itertools.islice(numbered, _SAMPLED)]
-    lines = lines[1:] if lines and _SPREADSHEET.fullmatch(lines[0]) else lines
-    for delimiter in _marks(own):
-        try:
-            widths = {len(row) for row in csv.reader(lines, delimiter=delimiter)}
-        except csv.Error:
-            continue
+    own = marks[0]
+    for delimiter in marks:
+        widths = set(map(len, _fields(lines, delimiter)))
         # Text has commas by chance, but no tabs: a table of tabs in which one line has one more is not one of commas.
-        if delimiter == own == "\t" and min(widths, default=0) > max(last, 1):
+        if delimiter == own == "\t" and min(widths) > max(last, 1):
             return own
         # The delimiter of the suffix is preferred even if it gives too few fields, which is then the error.
         if len(widths) == 1 and widths.pop() > (min(last, 1) if delimiter == own else max(last, 1)):
@@ -307,9 +309,7 @@ def _width_error(row: list[str], width: int, delimiter: str, quoted: bool) -> st
 
 def _unquoted(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Yield rows without parsing quotes, with line numbers."""
-    for number, line in enumerate(_text(path), start=1):
-        if line:
-            yield number, line.split(delimiter)
+    return ((number, line.split(delimiter)) for number, line in enumerate(_text(path), start=1) if line)
 
 
 def _quoted(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
