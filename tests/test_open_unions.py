@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.data.masking import Masking
-from bertjax.data.masking.base import Choice, token_shares
+from bertjax.data.masking import Choice, Masking, token_shares
 from bertjax.data.random import uniform
 from bertjax.models.bert import BertEmbeddingLayer, BertEmbeddings
 from bertjax.training.schedules import Schedule

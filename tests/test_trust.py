@@ -35,7 +35,7 @@ _WITNESS = "the module was imported"
 _EVIL = f"""
 from pathlib import Path
 
-from bertjax.data.formats.segments import SegmentPairs
+from bertjax.data.formats.pairs import SegmentPairs
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 
 Path(__file__).with_name("{_WITNESS}").touch()

@@ -204,14 +204,14 @@ CORE = [
         "data/test_framing.py",
     ),
     Mutant(
-        "data/masking/base.py",
+        "data/masking.py",
         "np.where(action < masking.mask, placed.vocabulary.mask_id, replaced)",
         "np.where(action < masking.random, placed.vocabulary.mask_id, replaced)",
         _MASKING,
     ),
-    Mutant("data/masking/base.py", "draw.epochs % masking.static", "draw.epochs // masking.static", _MASKING),
-    Mutant("data/masking/base.py", "np.floor(rate * maskable + 0.5)", "np.floor(rate * maskable)", _MASKING),
-    Mutant("data/masking/base.py", "kept = rank < places", "kept = rank <= places", _MASKING),
+    Mutant("data/masking.py", "draw.epochs % masking.static", "draw.epochs // masking.static", _MASKING),
+    Mutant("data/masking.py", "np.floor(rate * maskable + 0.5)", "np.floor(rate * maskable)", _MASKING),
+    Mutant("data/masking.py", "kept = rank < places", "kept = rank <= places", _MASKING),
     # Conversion.
     Mutant("interop/names.py", "tensor.T if name.transposed else tensor for tensor", "tensor for tensor", "interop"),
     Mutant(

@@ -16,8 +16,8 @@ from bertjax.analysis.subject import Subject
 from bertjax.data.config import DataConfig
 from bertjax.data.examples import add_special_tokens
 from bertjax.data.formats import TextFormat
+from bertjax.data.formats.pairs import SegmentPairs
 from bertjax.data.formats.runs import FullSentences
-from bertjax.data.formats.segments import SegmentPairs
 from bertjax.data.labeled.base import LabeledFormat, Record
 from bertjax.data.plan import Spec, open_or_make
 from bertjax.data.store import TokenStore

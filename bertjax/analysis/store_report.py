@@ -8,7 +8,7 @@ import numpy as np
 
 from bertjax.analysis import drawing
 from bertjax.analysis.page import Drawing, Section, Table
-from bertjax.data.filters.scripts import kind_of
+from bertjax.data.filters.rules import kind_of
 from bertjax.data.inspect import characters, damage, vocabulary
 from bertjax.data.inspect.report import draw_histograms, histogram, name_of, warnings
 from bertjax.data.inspect.vocabulary import FREQUENT, MOST_TOKENS_A_WORD

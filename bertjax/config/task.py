@@ -4,7 +4,7 @@ import dataclasses
 from typing import Self
 
 from bertjax.data.formats import ExampleFormat, kinds_with
-from bertjax.data.formats.segments import SegmentPairs
+from bertjax.data.formats.pairs import SegmentPairs
 from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.masking import Masking
 from bertjax.objectives import OBJECTIVES

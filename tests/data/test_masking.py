@@ -12,13 +12,16 @@ from bertjax.data.batch import Draw, PlacedExamples, place
 from bertjax.data.examples import Ragged
 from bertjax.data.masking import (
     MASKINGS,
+    SPAN_SHARES,
+    BoundPhraseMasking,
     NgramMasking,
     SpanMasking,
     TokenMasking,
+    UnitMasking,
     gather_masked,
     mask,
+    words_of,
 )
-from bertjax.data.masking.kinds import SPAN_SHARES, BoundPhraseMasking, UnitMasking, words_of
 from bertjax.data.text.lexicon import Lexicon
 from bertjax.runtime.errors import UserError
 from tests.ragged import CLS, MASK, SEP, VOCABULARY, first_epoch, of, one_a_row, random

@@ -12,7 +12,7 @@ import pytest
 
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.examples import Vocabulary
-from bertjax.data.formats.segments import SegmentPairs
+from bertjax.data.formats.pairs import SegmentPairs
 from bertjax.data.masking import TokenMasking, gather_masked, mask
 from bertjax.data.order import Epochs, Turns
 from bertjax.data.pipeline import Feed, LocalBatches, iterate

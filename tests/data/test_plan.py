@@ -12,9 +12,8 @@ from bertjax.data import coverage
 from bertjax.data import plan as plan_module
 from bertjax.data.config import DataConfig
 from bertjax.data.coverage import check_documents, check_labels, label_shares, unread_share
+from bertjax.data.formats.pairs import SegmentPairs, SentenceOrder
 from bertjax.data.formats.runs import DocSentences
-from bertjax.data.formats.segments import SegmentPairs
-from bertjax.data.formats.sentence_pairs import SentenceOrder
 from bertjax.data.plan import Spec, open_or_make
 from bertjax.data.preparation.prepare import prepare
 from bertjax.data.store import TokenStore

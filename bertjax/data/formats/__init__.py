@@ -213,15 +213,15 @@ def concatenated(starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
 
 
 KINDS = {
-    "segment_pairs": "bertjax.data.formats.segments:SegmentPairs",
-    "sentence_pairs": "bertjax.data.formats.sentence_pairs:SentencePairs",
+    "segment_pairs": "bertjax.data.formats.pairs:SegmentPairs",
+    "sentence_pairs": "bertjax.data.formats.pairs:SentencePairs",
     "full_sentences": "bertjax.data.formats.runs:FullSentences",
     "doc_sentences": "bertjax.data.formats.runs:DocSentences",
-    "sentence_order": "bertjax.data.formats.sentence_pairs:SentenceOrder",
-    "sentence_structure": "bertjax.data.formats.sentence_pairs:SentenceStructure",
-    "sentence_distance": "bertjax.data.formats.sentence_pairs:SentenceDistance",
-    "sentence_reordering": "bertjax.data.formats.sentence_reordering:SentenceReordering",
-    "token_document": "bertjax.data.formats.token_document:TokenDocument",
+    "sentence_order": "bertjax.data.formats.pairs:SentenceOrder",
+    "sentence_structure": "bertjax.data.formats.pairs:SentenceStructure",
+    "sentence_distance": "bertjax.data.formats.pairs:SentenceDistance",
+    "sentence_reordering": "bertjax.data.formats.runs:SentenceReordering",
+    "token_document": "bertjax.data.formats.runs:TokenDocument",
 }
 LABELED_KINDS = {
     "labeled_text": "bertjax.data.labeled.texts:LabeledText",

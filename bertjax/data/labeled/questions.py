@@ -1,19 +1,114 @@
-"""Extractive question answering: SQuAD and files in its format."""
+"""Extractive question answering: SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016 and 2018) and files in its format."""
 
 import dataclasses
 from collections import Counter
-from collections.abc import Collection
-from typing import ClassVar
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, ClassVar
 
 import numpy as np
+from etils import epath
 
 from bertjax.data.examples import Ragged, Vocabulary, add_special_tokens
 from bertjax.data.framing import most_context, special_tokens, windows
-from bertjax.data.labeled import json_objects, squad
+from bertjax.data.labeled import json_objects
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
-from bertjax.data.sources.base import OnBad
+from bertjax.data.sources.base import OnBad, check_surrogates, json_of, object_of, read_each, stop
+from bertjax.data.sources.lines import numbered_lines
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime.errors import UserError
+
+
+def _filled(questions: Iterable[Record], path: str) -> list[Record]:
+    if not (records := list(questions)):
+        raise UserError(f"{path} has no questions; give a file with at least one")
+    return records
+
+
+def _is_flat(entry: Any) -> bool:
+    return isinstance(entry, dict) and {"question", "context"} <= entry.keys()
+
+
+def _flat(item: tuple[str, Any]) -> Record:
+    """Return the question of a flat entry, or of a line with one.
+
+    Args:
+      item: the location, and the entry or line.
+    """
+    where, entry = item
+    if isinstance(entry, bytes):
+        entry = object_of(entry, where, "question")
+    context = _text(entry, "context", where)
+    answers = _nested_answers(entry.get("answers"), where)
+    impossible = not answers or entry.get("is_impossible") is True
+    return _question(entry | {"answers": answers, "is_impossible": impossible}, context, where)
+
+
+def _nested_answers(answers: Any, where: str) -> list[dict[str, Any]]:
+    """Convert answers from the layout of `datasets`, {`text`: [...], `answer_start`: [...]}, to the authors' list."""
+    if isinstance(answers, list):
+        return answers
+    columns = [answers.get(name) for name in ("text", "answer_start")] if isinstance(answers, dict) else []
+    if not columns or not all(isinstance(column, list) for column in columns) or len(columns[0]) != len(columns[1]):
+        shape = "{'text': [...], 'answer_start': [...]}"
+        raise UserError(f"{where} has the answers {str(answers)[:40]!r}; write {shape} with lists of one length")
+    return [{"text": text, "answer_start": start} for text, start in zip(*columns)]
+
+
+def _questions(whole: Any, where: str, on_bad: OnBad, make: Callable[[Any, str, str], Record]) -> Iterator[Record]:
+    for article, article_place in _members(whole, "data", where):
+        for paragraph, paragraph_place in _members(article, "paragraphs", article_place):
+            try:
+                context = _text(paragraph, "context", paragraph_place)
+            except UserError as error:
+                on_bad(error)
+                continue
+            members = _members(paragraph, "qas", paragraph_place)
+            yield from read_each(members, lambda item, context=context: make(item[0], context, item[1]), on_bad)
+
+
+def _question(question: Any, context: str, where: str) -> Record:
+    impossible = _field(question, "is_impossible", bool, where, default=False)
+    answers = []
+    for answer, place in () if impossible else _members(question, "answers", where):
+        text, start = _text(answer, "text", place), _field(answer, "answer_start", int, place)
+        answers.append({"text": text, "answer_start": start})
+        # Offsets are often wrong in converted data: counted in bytes, or before a normalization of the text.
+        if start < 0 or context[start : start + len(text)] != text:
+            raise UserError(f"{where} has the answer {text!r}, which is not in the context at its answer_start; fix it")
+    if not answers and not impossible:
+        raise UserError(f"{where} has no answer; add one or set is_impossible")
+    return _unanswered(question, context, where) | {"answers": answers}
+
+
+def _unanswered(question: Any, context: str, where: str) -> Record:
+    """Return a question without its answers."""
+    text, name = _text(question, "question", where), str(question.get("id", where))
+    check_surrogates(name, f"{where}: id")
+    return {"id": name, "question": text, "context": context, WHERE: where}
+
+
+def _members(holder: Any, name: str, where: str) -> Iterator[tuple[Any, str]]:
+    """Yield a list's members with their positions in the JSON structure."""
+    inside = where if where.endswith(":") else f"{where}."
+    for index, member in enumerate(_field(holder, name, list, where)):
+        yield member, f"{inside}{name}[{index}]"
+
+
+def _text(holder: Any, name: str, where: str) -> str:
+    text = _field(holder, name, str, where)
+    if not text.strip():
+        raise UserError(f"{where} has no text in {name!r}; fill it in or leave it out")
+    check_surrogates(text, f"{where}: {name}")
+    return text
+
+
+def _field(holder: Any, name: str, expected: type, where: str, default: Any = None) -> Any:
+    value = holder.get(name, default) if isinstance(holder, dict) else None
+    if not isinstance(value, expected):
+        kind = {list: "list", str: "text", int: "number", bool: "true or false"}[expected]
+        raise UserError(f"{where.rstrip(':')} has no {kind} {name!r}; give a file in the format of SQuAD 1.1 or 2.0")
+    return value
+
 
 # Classes of questions.
 ANSWER, NO_ANSWER = "answer", "no_answer"
@@ -54,10 +149,37 @@ class Questions(LabeledFormat):
         return ("question", "context")
 
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:
-        return squad.read(path, on_bad)
+        """Read questions as {`id`, `question`, `context`, `answers`: [{`text`, `answer_start`}]} with their locations.
+
+        Unanswerable questions (`is_impossible` in SQuAD 2.0) have an empty list of answers.
+
+        Accepts the authors' nested layout and the flat records that the `datasets` library writes: a question, its
+        context and {`text`: [...], `answer_start`: [...]}, as JSON lines, as an array or in the list `data`.
+        """
+        lines = [(f"{path}:{number}", line) for number, line in numbered_lines(epath.Path(path))]
+        filled = [(where, line) for where, line in lines if line.strip()]
+        if filled and _is_flat(json_objects.parsed(filled[0][1])):
+            records = read_each(filled, _flat, on_bad)
+        else:
+            whole = json_of(b"\n".join(line for _, line in lines), path)
+            flat = whole if isinstance(whole, list) else whole.get("data") if isinstance(whole, dict) else None
+            if isinstance(flat, list) and flat and _is_flat(flat[0]):
+                records = read_each([(f"{path}:[{number}]", entry) for number, entry in enumerate(flat)], _flat, on_bad)
+            else:
+                records = _questions(whole, f"{path}:", on_bad, _question)
+        return _filled(records, path)
 
     def read_unlabeled(self, path: str, classes: Collection[str]) -> list[Record] | None:
-        return squad.read_questions(path) if json_objects.kind_of(path) in json_objects.SUFFIXES else None
+        """Read {`id`, `question`, `context`} with locations from a JSON file that has SQuAD's list `data`."""
+        if json_objects.kind_of(path) not in json_objects.SUFFIXES:
+            return None
+        whole = json_objects.parsed(json_objects.content_of(path))
+        if not isinstance(whole, dict) or not isinstance(whole.get("data"), list):
+            return None
+        if whole["data"] and _is_flat(whole["data"][0]):
+            places = ((entry, f"{path}:data[{number}]") for number, entry in enumerate(whole["data"]))
+            return [_unanswered(entry, _text(entry, "context", where), where) for entry, where in places]
+        return _filled(_questions(whole, f"{path}:", stop, _unanswered), path)
 
     def class_counts(self, records: list[Record]) -> Counter[str]:
         return Counter(ANSWER if record["answers"] else NO_ANSWER for record in records)
@@ -85,12 +207,12 @@ class Questions(LabeledFormat):
             bounds = windows(len(ids), room - len(question), self.stride)
             owners = most_context(bounds)
             answer = self._answer(record, spans_of, classes)
-            for window, (start, stop) in enumerate(bounds):
+            for window, (start, end) in enumerate(bounds):
                 first.append(question)
-                second.append(ids[start:stop])
-                spans.append(spans_of[start:stop])
-                best.append(owners[start:stop] == window)
-                answers.append(_within(answer, start, stop, len(question) + tokenizer.pair_separators))
+                second.append(ids[start:end])
+                spans.append(spans_of[start:end])
+                best.append(owners[start:end] == window)
+                answers.append(_within(answer, start, end, len(question) + tokenizer.pair_separators))
                 record_of.append(number)
         starts, ends = np.array(answers, np.int32).reshape(-1, 2).T
         begins, stops = np.concatenate(spans).astype(np.int32).T

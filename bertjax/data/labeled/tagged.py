@@ -11,9 +11,9 @@ import numpy as np
 
 from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.framing import most_context, special_tokens, windows
-from bertjax.data.labeled import conllu, json_objects, labels, tables, tag_schemes, tagged_objects
+from bertjax.data.labeled import conllu, json_objects, labels, tables, tag_schemes, tagged_files
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record, checked
-from bertjax.data.labeled.columns import ColumnFile
+from bertjax.data.labeled.tagged_files import ColumnFile
 from bertjax.data.sources.base import OnBad, read_each
 from bertjax.data.text.unicode import count_words, has_unspaced, is_unspaced, is_wide_punctuation
 from bertjax.data.tokenizer import Tokenizer
@@ -40,7 +40,7 @@ _CONLLU, _OBJECTS, _COLUMNS = "conllu", "objects", "columns"
 class Tagged(LabeledFormat):
     """Tagged sentences: one word per line, columns separated by tabs or spaces, a blank line after each sentence.
 
-    A file is recognized by its content: columns (`bertjax.data.labeled.columns`), CoNLL-U (`conllu`), or JSON lists of
+    A file is recognized by its content: columns (`bertjax.data.labeled.tagged_files`), CoNLL-U (`conllu`), or JSON lists of
     words and tags (`tagged_objects`). A record is {`words`: [...], `tags`: [...]}, with tags as in the file (IOB1,
     IOB2, parts of speech). A record to predict may also be {`text`: ...}, which is split into `units`.
 
@@ -102,7 +102,7 @@ class Tagged(LabeledFormat):
             return conllu.read(path, self.conllu, on_bad)
         if kind == _OBJECTS:
             self._check_no_effect(path, ("word", "tag", "comment", "conllu"), f"{path}, a file of JSON")
-            return tagged_objects.read(path, self.tag_field, on_bad)
+            return tagged_files.read(path, self.tag_field, on_bad)
         self._check_no_effect(path, ("conllu",), f"{path}, which is not in the format of CoNLL-U")
         self._check_no_effect(path, ("tag_field",), f"{path}, which holds no JSON")
         if not file.sentences:
@@ -184,7 +184,7 @@ class Tagged(LabeledFormat):
         if kind == _CONLLU:
             return conllu.read_words(path)
         if kind == _OBJECTS:
-            return tagged_objects.read_words(path)
+            return tagged_files.read_words(path)
         if not self._holds_words(file, classes):
             return None
         width = file.width

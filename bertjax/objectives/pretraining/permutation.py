@@ -26,8 +26,7 @@ import numpy as np
 
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.examples import Ragged
-from bertjax.data.masking import Masking, TokenMasking, mask
-from bertjax.data.masking.base import token_bits
+from bertjax.data.masking import Masking, TokenMasking, mask, token_bits
 from bertjax.data.random import bits
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL

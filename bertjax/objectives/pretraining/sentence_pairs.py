@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 
-from bertjax.data.formats.sentence_reordering import ORDERS
+from bertjax.data.formats.runs import ORDERS
 from bertjax.models.heads import PairHead
 from bertjax.models.model import HeadSpec
 from bertjax.objectives.base import Traits

@@ -14,8 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.data.batch import Draw, PlacedExamples
-from bertjax.data.masking import Masked, mask
-from bertjax.data.masking.base import token_bits, token_shares
+from bertjax.data.masking import Masked, mask, token_bits, token_shares
 from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays, Traits, joined
 from bertjax.objectives.pretraining.mlm import MaskedLM, token_features, token_terms, token_weight

@@ -5,12 +5,7 @@ import json
 import pytest
 
 from bertjax.data.filters import FILTERS
-from bertjax.data.filters.c4 import C4
-from bertjax.data.filters.decontamination import Decontamination
-from bertjax.data.filters.gopher import GopherQuality, GopherRepetition
-from bertjax.data.filters.length import Length
-from bertjax.data.filters.personal import Personal
-from bertjax.data.filters.scripts import Scripts
+from bertjax.data.filters.rules import C4, Decontamination, GopherQuality, GopherRepetition, Length, Personal, Scripts
 from bertjax.data.sources import Document
 from bertjax.runtime.errors import UserError
 from tests.data import scripts

@@ -9,9 +9,19 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from bertjax.data.formats.pairs import DISTANT, NEXT, PREVIOUS, RANDOM, PairExamples, PairFormat
-from bertjax.data.formats.segments import SegmentPairs
-from bertjax.data.formats.sentence_pairs import SentenceDistance, SentenceOrder, SentencePairs, SentenceStructure
+from bertjax.data.formats.pairs import (
+    DISTANT,
+    NEXT,
+    PREVIOUS,
+    RANDOM,
+    PairExamples,
+    PairFormat,
+    SegmentPairs,
+    SentenceDistance,
+    SentenceOrder,
+    SentencePairs,
+    SentenceStructure,
+)
 from tests.data.formats import splits
 from tests.data.formats.splits import document_of, made, split_of
 

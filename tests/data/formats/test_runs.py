@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertjax.data.formats.runs import DocSentences, FullSentences
-from bertjax.data.formats.sentence_reordering import ORDERS, SentenceReordering
+from bertjax.data.formats.runs import ORDERS, DocSentences, FullSentences, SentenceReordering
 from tests.data.formats import splits
 from tests.data.formats.splits import CLS, FIRST_TOKEN, SEP, document_of, made, split_of
 

@@ -5,7 +5,7 @@ import pytest
 
 from bertjax.data import tokenizer
 from bertjax.data.config import DataConfig, TokenizerConfig
-from bertjax.data.filters.length import Length
+from bertjax.data.filters.rules import Length
 from bertjax.data.inspect.characters import characters_of
 from bertjax.data.inspect.damage import _found
 from bertjax.data.inspect.report import report

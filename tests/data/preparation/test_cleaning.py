@@ -10,8 +10,7 @@ import pytest
 
 from bertjax.data.config import NearDuplicates
 from bertjax.data.filters import Filter
-from bertjax.data.filters.length import Length
-from bertjax.data.filters.personal import Personal
+from bertjax.data.filters.rules import Length, Personal
 from bertjax.data.inspect import cleaning
 from bertjax.data.preparation import cleaning as steps
 from bertjax.data.preparation import dropped, pieces

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from bertjax.data import remote
 from bertjax.data.config import DataConfig, NearDuplicates, SourceConfig, TokenizerConfig
-from bertjax.data.filters.length import Length
-from bertjax.data.filters.personal import Personal
+from bertjax.data.filters.rules import Length, Personal
 from bertjax.data.preparation import beam, pieces, sample, shards
 from bertjax.data.preparation.beam import Beam
 from bertjax.data.preparation.prepare import prepare

@@ -6,8 +6,7 @@ import sys
 import pytest
 
 from bertjax.data.config import NearDuplicates, SourceConfig, TokenizerConfig
-from bertjax.data.filters.gopher import GopherQuality
-from bertjax.data.filters.length import Length
+from bertjax.data.filters.rules import GopherQuality, Length
 from bertjax.data.preparation.prepare import open_or_prepare, prepare
 from bertjax.data.preparation.spec import find, path_of, spec_of
 from bertjax.data.store import TokenStore
