@@ -98,14 +98,10 @@ class ChoiceFormat(LabeledFormat):
         """Raise UserError unless the record has `count` choices and its label is the index of one."""
         where, choices = record.get(WHERE, "this record"), self.choices_of(record)
         if len(choices) != count:
-            raise UserError(
-                f"{where} has {len(choices)} choices, others have {count}; give all records the same number"
-            )
+            raise UserError(f"{where} has {len(choices)} choices, others have {count}; give all the same number")
         label = record.get(self.label, 0)
         if labels.class_of(label) not in map(str, range(count)):
-            raise UserError(
-                f"{where} has the label {label!r}; write the number of the correct choice, from 0 to {count - 1}"
-            )
+            raise UserError(f"{where} has the label {label!r}; write the number of the right choice, 0 to {count - 1}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,10 +138,8 @@ class Choices(ChoiceFormat):
         """Check the base class's conditions, and that no text is missing."""
         where, choices = record.get(WHERE, "this record"), self.choices_of(record)
         if len(choices) < 2:
-            raise UserError(
-                f"{where} has {len(choices)} choice; set examples.choices to two or more columns, or to the field of "
-                "a .jsonl with a list"
-            )
+            remedy = "set examples.choices to two or more columns, or to the field of a .jsonl with a list"
+            raise UserError(f"{where} has {len(choices)} choice; {remedy}")
         shared = [record[column] for column in self.shared]
         choice_columns = self.choices if len(self.choices) > 1 else self.choices * len(choices)
         for name, text in zip((*self.shared, *choice_columns), [*shared, *choices], strict=True):
@@ -205,7 +199,7 @@ def _questions(file: epath.Path, on_bad: OnBad) -> Iterator[Record]:
 def _question(article: str, number: int, question: Any, options: Any, answer: Any, file: str) -> Record:
     if not isinstance(question, str):
         raise UserError(f"{file}: questions[{number}] is {question!r}, not a text; correct it")
-    if not _are_texts(options):
+    if not isinstance(options, list) or [type(option) for option in options] != [str] * len(LETTERS):
         raise UserError(f"{file}: options[{number}] must be a list of {len(LETTERS)} texts; correct it")
     if answer not in LETTERS:
         raise UserError(f"{file}: answers[{number}] is {answer!r}; write one of {', '.join(LETTERS)}")
@@ -216,7 +210,9 @@ def _question(article: str, number: int, question: Any, options: Any, answer: An
 
 def _exam(file: epath.Path) -> tuple[str, list, list, list]:
     """Return a file's article, questions, options and answers."""
-    whole = _object(file)
+    whole = json_of(json_objects.content_of(str(file)), str(file))
+    if not isinstance(whole, dict):
+        raise UserError(f"{file} is not a JSON object with an article and its questions; correct or remove the file")
     article = whole.get("article")
     if not isinstance(article, str) or not article.strip():
         raise UserError(f"{file} has no text in 'article'; fill it in or remove the file")
@@ -225,14 +221,3 @@ def _exam(file: epath.Path) -> tuple[str, list, list, list]:
     if not all(isinstance(entries, list) for entries in lists) or len(set(map(len, lists))) > 1:
         raise UserError(f"{file} must have lists 'questions', 'options' and 'answers' of one length; correct it")
     return article, *lists
-
-
-def _are_texts(options: Any) -> bool:
-    return isinstance(options, list) and [type(option) for option in options] == [str] * len(LETTERS)
-
-
-def _object(file: epath.Path) -> dict[str, Any]:
-    whole = json_of(json_objects.content_of(str(file)), str(file))
-    if not isinstance(whole, dict):
-        raise UserError(f"{file} is not a JSON object with an article and its questions; correct or remove the file")
-    return whole

@@ -58,23 +58,14 @@ def read(path: str, columns: Sequence[str], on_bad: OnBad) -> Iterator[Record]:
     """
     # Many tools write JSON lines into .json files, and arrays into .jsonl files.
     first = first_line(path)[1].lstrip()
-    is_whole = kind_of(path) == ".json" and not (_is_object(first) and _has_more_lines(path))
-    if is_whole:
+    filled = (line for _, line in numbered_lines(epath.Path(path)) if line.strip())
+    if kind_of(path) == ".json" and not (_is_object(first) and len(list(itertools.islice(filled, 2))) == 2):
         return _array(json_of(content_of(path), path), path, columns, on_bad)
     if first[:1] == b"[" and (values := _array_of(path)) is not None:
         return _array(values, path, columns, on_bad)
-    return _objects(path, columns, on_bad)
-
-
-def _objects(path: str, columns: Sequence[str], on_bad: OnBad) -> Iterator[Record]:
     lines = ((f"{path}:{number}", line) for number, line in numbered_lines(epath.Path(path)) if line.strip())
-    return read_each(lines, lambda item: _object(item[1], item[0], columns), on_bad)
-
-
-def _has_more_lines(path: str) -> bool:
-    """Return whether a file has at least two non-blank lines."""
-    lines = (line for _, line in numbered_lines(epath.Path(path)) if line.strip())
-    return len(list(itertools.islice(lines, 2))) == 2
+    example = next(iter(columns), "tokens")
+    return read_each(lines, lambda item: _checked(object_of(item[1], item[0], example), item[0], columns), on_bad)
 
 
 def content_of(path: str) -> bytes:
@@ -103,36 +94,22 @@ def _array_of(path: str) -> list[Any] | None:
 
 def _array(values: Any, path: str, columns: Sequence[str], on_bad: OnBad) -> Iterator[Record]:
     if not isinstance(values, list):
-        start = str(values)[:40]
-        raise UserError(
-            f"{path} is not an array of objects: it is {start!r}; write [{{{_first(columns)!r}: ...}}, ...]"
-        )
+        raise UserError(f"{path} is not an array of objects: it is {str(values)[:40]!r}; write [{{...}}, ...]")
 
     def record_of(numbered: tuple[int, Any]) -> Record:
         where, value = f"{path}: object {numbered[0]}", numbered[1]
         if not isinstance(value, dict):
-            raise UserError(f"{where} is {str(value)[:40]!r}; write {{{_first(columns)!r}: ...}}")
+            raise UserError(f"{where} is {str(value)[:40]!r}; write an object")
         return _checked(value, where, columns)
 
     return read_each(enumerate(values, start=1), record_of, on_bad)
 
 
-def _object(line: bytes, where: str, columns: Sequence[str]) -> Record:
-    return _checked(object_of(line, where, _first(columns)), where, columns)
-
-
-def _first(columns: Sequence[str]) -> str:
-    """Return a field name for the example in an error message."""
-    return next(iter(columns), "tokens")
-
-
 def _checked(record: dict[str, Any], where: str, columns: Sequence[str]) -> Record:
     if missing := [column for column in columns if column not in record]:
         names = shorten([repr(name[:SHOWN]) for name in record], limit=20)
-        remedy = (
-            f"correct the line, or {flag}" if (flag := remedies.flag(missing[0])) else "correct the line or the name"
-        )
-        raise UserError(f"{where} has no field {missing[0]!r}, it has {names}; {remedy}")
+        remedy = remedies.flag(missing[0]) or "correct the name"
+        raise UserError(f"{where} has no field {missing[0]!r}, it has {names}; correct the line, or {remedy}")
     for column in columns:
         texts = record[column] if isinstance(record[column], list) else [record[column]]
         check_surrogates(" ".join(text for text in texts if isinstance(text, str)), f"{where}: {column}")

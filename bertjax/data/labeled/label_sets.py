@@ -45,8 +45,6 @@ class LabelSets(LabeledText):
         if self.label and not self.label_columns:
             records = self._of_vectors(records, path, on_bad)
         records = checked(records, functools.partial(self._check, usual=""), path, on_bad)
-        if self.label and not self.label_columns:
-            self._warn_of_separator([record[self.label] for record in records], path)
         return [record | {self.label: self._names(record)} for record in records] if self.label else records
 
     def _of_vectors(self, records: list[Record], path: str, on_bad: OnBad) -> list[Record]:
@@ -76,20 +74,6 @@ class LabelSets(LabeledText):
         say(f"{path}: {self.label!r} has vectors, whose places are the classes 0 to {last}{remedy}", file=sys.stderr)
         places = ([str(place) for place, value in enumerate(vector) if value == "1"] for vector in vectors)
         return [record | {self.label: names} for record, names in zip(records, places, strict=True)]
-
-    def _warn_of_separator(self, values: list[Any], path: str) -> None:
-        """Print a line if labels hold another usual separator and never the one that is set: each would be a class."""
-        texts = [value for value in values if isinstance(value, str)]
-        if any(self.separator in text for text in texts):
-            return
-        mark, count = max(((mark, sum(mark in text for text in texts)) for mark in ";|,"), key=lambda pair: pair[1])
-        if count:
-            remedy = remedies.setting(f"; set examples.separator={mark!r} if it separates them")
-            say(
-                f"warning: {path}: {self.separator!r} separates labels and is in none, but {count:,} of {len(texts):,} "
-                f"have {mark!r}{remedy}",
-                file=sys.stderr,
-            )
 
     def with_columns(self, columns: Mapping[str, str | int]) -> Self:
         changed = super().with_columns(columns)

@@ -84,16 +84,11 @@ def ordered(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def are_counted(names: Collection[str]) -> bool:
-    """Return whether the names are exactly 0, 1, 2, ..., at least two of them."""
-    # Models of transformers may have LABEL_0, LABEL_1 and so on.
-    names = {_UNNAMED.sub(r"\1", name) for name in names}
-    return len(names) > 1 and names == set(map(str, range(len(names))))
-
-
 def missing_beside(names: Collection[str]) -> tuple[str, ...]:
     """Return the numbers that mean "no label" beside these classes: -100 and, beside 0, 1, 2, ..., also -1."""
-    if are_counted(names):
+    # Models of transformers may have LABEL_0, LABEL_1 and so on.
+    numbers = {_UNNAMED.sub(r"\1", name) for name in names}
+    if len(numbers) > 1 and numbers == set(map(str, range(len(numbers)))):
         return NO_GOLD_NUMBERS
     # Among other numbers, -100 may be a class of its own.
     return () if any(map(_NUMBER.fullmatch, names)) else (IGNORED,)

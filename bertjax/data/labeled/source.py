@@ -102,6 +102,8 @@ class LabeledSource:
         self, format: LabeledFormat, tokenizer: Tokenizer, has_classes: bool = True, classes: tuple[str, ...] = ()
     ):
         self._configured, self.tokenizer, self.has_classes, self._known = format, tokenizer, has_classes, classes
+        self._tokens_per_byte: dict[str, float] = {}
+        self._encoded: dict[tuple, LabeledExamples] = {}
 
     @functools.cached_property
     def _given(self) -> LabeledFormat:
@@ -229,10 +231,6 @@ class LabeledSource:
             self._tokens_per_byte[split] = tokens / max(1, sum(len(text.encode()) for text in texts))
         return self._tokens_per_byte[split]
 
-    @functools.cached_property
-    def _tokens_per_byte(self) -> dict[str, float]:
-        return {}
-
     def _texts(self, split: str) -> list[str]:
         return [text for record in self.records(split) for text in self.format.texts_of(record)]
 
@@ -249,10 +247,6 @@ class LabeledSource:
         if key not in self._encoded:
             self._encoded[key] = self.format.encode(self.records(split), self.tokenizer, seq_len, classes)
         return self._encoded[key]
-
-    @functools.cached_property
-    def _encoded(self) -> dict[tuple, LabeledExamples]:
-        return {}
 
     def plan(self, spec: Spec, classes: tuple[str, ...]) -> LabeledPlan:
         """Pack a split's examples into rows; each group stays in one row.

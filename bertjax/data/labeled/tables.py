@@ -68,7 +68,7 @@ def read(
         raise UserError(f"{path} is a spreadsheet; save its sheet as a .csv in UTF-8")
     else:
         raise UserError(
-            f"{path} is not a table; its name must end with .tsv, .csv, .jsonl or .json (and .gz, .zst or .xz)"
+            f"{path} is not a table; its name must end in .tsv, .csv, .jsonl or .json (with .gz, .zst, .xz)"
         )
     names = {*columns, WHERE}
     records = [row if all_columns else {name: row[name] for name in row if name in names} for row in rows]
@@ -280,30 +280,20 @@ def _check_header(header: list[str], columns: Sequence[str], path: str) -> None:
     names = shorten([repr(name[: json_objects.SHOWN]) for name in header], limit=20)
     for column in columns:
         if column not in header:
-            raise UserError(f"{path} has no column {column!r}; it has {names}; {_column_hint(header, column)}")
+            others = ", name one of these, or give the numbers of all, counted from 0, if the file has no header"
+            remedy = remedies.flag(column) or f"rename a column{remedies.setting(others)}"
+            raise UserError(f"{path} has no column {column!r}; it has {names}; {remedy}")
         if header.count(column) > 1:
             raise UserError(f"{path} has {header.count(column)} columns {column!r}; rename all but one of them")
-
-
-def _column_hint(header: list[str], column: str) -> str:
-    """Suggest a remedy for a header that lacks a column."""
-    if any("\r" in name for name in header):
-        return "its lines end with a carriage return alone, as on old Macs: convert it with tr '\\r' '\\n' < OLD > NEW"
-    others = ", name one of these, or give the numbers of all, counted from 0, if the file has no header"
-    return remedies.flag(column) or f"rename a column{remedies.setting(others)}"
 
 
 def _width_error(row: list[str], width: int, delimiter: str, quoted: bool) -> str:
     """Describe a row with the wrong number of fields: a delimiter inside a field shifts the fields after it."""
     remedy = "give every line all columns"
-    in_quotes = remedies.setting(", or set examples.quoted=True if fields are in quotes")
-    name = {",": "a comma", "\t": "a tab"}.get(delimiter, repr(delimiter))
-    if not quoted and len(row) > width:
-        remedy = f"remove {name} that is inside of a field{in_quotes}"
-    elif not quoted:
-        remedy += in_quotes
-    elif len(row) > width:
-        remedy = f"write a field with {name} in double quotes"
+    if len(row) > width:
+        remedy = f"write a field with {delimiter!r} in double quotes" if quoted else f"remove {delimiter!r} in a field"
+    if not quoted:
+        remedy += remedies.setting(", or set examples.quoted=True if fields are in quotes")
     return f"has {len(row)} fields, not {width}; {remedy}"
 
 

@@ -40,8 +40,8 @@ _CONLLU, _OBJECTS, _COLUMNS = "conllu", "objects", "columns"
 class Tagged(LabeledFormat):
     """Tagged sentences: one word per line, columns separated by tabs or spaces, a blank line after each sentence.
 
-    A file is recognized by its content: columns (`bertjax.data.labeled.tagged_files`), CoNLL-U (`conllu`), or JSON lists of
-    words and tags (`tagged_objects`). A record is {`words`: [...], `tags`: [...]}, with tags as in the file (IOB1,
+    A file is recognized by its content: columns or JSON lists of words and tags (`bertjax.data.labeled.tagged_files`),
+    or CoNLL-U (`conllu`). A record is {`words`: [...], `tags`: [...]}, with tags as in the file (IOB1,
     IOB2, parts of speech). A record to predict may also be {`text`: ...}, which is split into `units`.
 
     An example is `[CLS] sentence [SEP]`, or a window if the sentence is longer than a row. Words are tokenized as they
@@ -105,15 +105,9 @@ class Tagged(LabeledFormat):
             return tagged_files.read(path, self.tag_field, on_bad)
         self._check_no_effect(path, ("conllu",), f"{path}, which is not in the format of CoNLL-U")
         self._check_no_effect(path, ("tag_field",), f"{path}, which holds no JSON")
-        if not file.sentences:
-            raise UserError(f"{path} has no sentences; give a file with a word and its tag in each line")
-        self._check_columns(file)
-        records = list(read_each(file.sentences, lambda sentence: self._record(sentence, file), on_bad))
-        if not records:
-            raise UserError(
-                f"{path} has no sentences that can be used; give a file with a word and its tag in each line"
-            )
-        return records
+        if file.sentences:
+            self._check_columns(file)
+        return list(read_each(file.sentences, lambda sentence: self._record(sentence, file), on_bad))
 
     def _kind_of(self, path: str) -> tuple[str, ColumnFile]:
         """Recognize a file by its content."""
@@ -123,10 +117,7 @@ class Tagged(LabeledFormat):
         if json_objects.holds_objects(path):
             return _OBJECTS, file
         if json_objects.kind_of(path) == ".csv":
-            raise UserError(
-                f"{path} is a .csv, and tags are read from lines with a word and its tag between tabs or spaces, from "
-                "CoNLL-U or from JSON lines; convert it"
-            )
+            raise UserError(f"{path} is a .csv; convert it to lines with a word, a tab and its tag, or to JSON lines")
         is_default = (self.word, self.tag) == (Tagged.word, Tagged.tag)
         return (_CONLLU if is_default and file.is_conllu else _COLUMNS), file
 
@@ -141,17 +132,11 @@ class Tagged(LabeledFormat):
         width, [(number, columns), *_] = file.width, file.sentences[0]
         for setting, column in (("word", self.word), ("tag", self.tag)):
             if not -width <= column < width:
-                raise UserError(
-                    f"{file.path} has {width} columns, but examples.{setting}={column}; correct either of them"
-                )
+                raise UserError(f"{file.path} has {width} columns, but examples.{setting}={column}; correct it")
         if width == 1 or self.word % width == self.tag % width:
-            other = next((mark for mark in ",;|" if mark in columns[0]), "")
-            remedy = f"separate columns by tabs or spaces, not by {other!r}" if other else "set examples.tag"
-            if width == 1 and not other:
-                remedy = "give a file with a word and its tag in each line"
             raise UserError(
                 f"{file.path}:{number} has {width} columns, so examples.word={self.word} and examples.tag={self.tag} "
-                f"are the same one; {remedy}"
+                "are the same one; separate columns by tabs or spaces, or set examples.tag"
             )
         if len(columns) == width and columns[self.word].casefold() in _HEADERS:
             tags = {row[-1] for sentence in file.sentences for line, row in sentence if line != number}
@@ -189,9 +174,7 @@ class Tagged(LabeledFormat):
             return None
         width = file.width
         if not -width <= self.word < width:
-            raise UserError(
-                f"{path} has {width} columns, and words were in column {self.word}; add the missing columns"
-            )
+            raise UserError(f"{path} has {width} columns, and words were in column {self.word}; add the missing ones")
         file.check_words(self.word)
         say(f"{path} is read as {len(file.sentences):,} sentences with a word in each line", file=sys.stderr)
         records = []
@@ -234,9 +217,7 @@ class Tagged(LabeledFormat):
         if not self.unlabeled:
             return []
         if json_objects.kind_of(self.unlabeled) == conllu.SUFFIX or tables.is_table(self.unlabeled):
-            raise UserError(
-                f"examples.unlabeled={self.unlabeled} is not plain text; give a file with one text per line"
-            )
+            raise UserError(f"examples.unlabeled={self.unlabeled} is not plain text; name a file with a text per line")
         return tables.read_lines(self.unlabeled, "text")
 
     def class_counts(self, records: list[Record]) -> Counter[str]:
@@ -283,9 +264,8 @@ class Tagged(LabeledFormat):
         longest = self.longest(seq_len)
         room = longest - special_tokens(1)
         if room < 1:
-            raise UserError(
-                f"an example of {longest} tokens has no room for a word; raise stages.0.seq_len or examples.max_tokens"
-            )
+            remedy = "raise stages.0.seq_len or examples.max_tokens"
+            raise UserError(f"an example of {longest} tokens has no room for a word; {remedy}")
         records = [record if "words" in record else self._with_words(record) for record in records]
         places = [list(zip(record["words"], self._follows_space(record["words"]))) for record in records]
         # Words repeat, so tokenizing each distinct one once saves most of the work.

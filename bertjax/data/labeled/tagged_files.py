@@ -1,4 +1,4 @@
-"""Files with one word per line, columns separated by tabs or spaces, and a blank line after each sentence."""
+"""Files of tagged sentences: columns with a word per line, and JSON objects as the `datasets` library writes them."""
 
 import dataclasses
 import functools
@@ -46,10 +46,7 @@ class ColumnFile:
         lines = []
         for number, line in numbered_lines(epath.Path(self.path)):
             if b"\r" in line:
-                raise UserError(
-                    f"{self.path}:{number} has a carriage return inside of a line; end lines with a line feed: "
-                    "tr '\\r' '\\n' < OLD > NEW"
-                )
+                raise UserError(f"{self.path}:{number} has a carriage return; end lines with a line feed alone")
             lines.append((number, decoded(line, f"{self.path}:{number}")))
         return lines
 
@@ -182,10 +179,7 @@ def read(path: str, tag_field: str, on_bad: OnBad) -> list[Record]:
         check_surrogates("".join(map(str, tags)), f"{entry[WHERE]}: {field}")
         return {"words": words, "tags": [labels.class_of(tag) for tag in tags], WHERE: entry[WHERE]}
 
-    records = list(read_each(_entries(path, tag_field, on_bad), record_of, on_bad))
-    if not records:
-        raise UserError(f"{path} has no sentences that can be used; give a file with a tag for each word")
-    return records
+    return list(read_each(_entries(path, tag_field, on_bad), record_of, on_bad))
 
 
 def read_words(path: str) -> list[Record] | None:
@@ -212,11 +206,8 @@ def _entries(path: str, tag_field: str, on_bad: OnBad, needs_tags: bool = True) 
             '{"tokens": [...], "tags": [...]}'
         )
     # Other lists, such as those of characters or relations, rarely have as many entries as there are words.
-    fitting = [
-        name
-        for name, value in first.items()
-        if name != word_field and isinstance(value, list) and len(value) == len(first[word_field])
-    ]
+    lengths = {name: len(value) for name, value in first.items() if isinstance(value, list) and name != word_field}
+    fitting = [name for name, length in lengths.items() if length == len(first[word_field])]
     if needs_tags and not tag_field and len(fitting) != 1:
         several = ", ".join(map(repr, fitting))
         what = f"has several lists of tags, {several}" if fitting else f"has no list of tags, only {names}"

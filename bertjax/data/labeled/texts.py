@@ -123,13 +123,10 @@ class LabeledText(LabeledFormat):
         if not self.unlabeled:
             return []
         if tables.is_table(self.unlabeled):
-            rows = tables.read(self.unlabeled, self.inputs, self.quoted)
-            records = [{name: row[name] for name in (*self.inputs, WHERE)} for row in rows]
+            records = tables.read(self.unlabeled, self.inputs, self.quoted)
         elif self.pair:
-            raise UserError(
-                f"examples.unlabeled={self.unlabeled} has one text in each line, and examples.pair={self.pair} needs "
-                f"two; name a table with the columns {self.text!r} and {self.pair!r}"
-            )
+            remedy = f"name a table with the columns {self.text!r} and {self.pair!r}"
+            raise UserError(f"examples.unlabeled={self.unlabeled} has one text a line, and a pair has two; {remedy}")
         else:
             records = tables.read_lines(self.unlabeled, self.text)
         for record in records:
@@ -234,7 +231,8 @@ def columns(path: str, text: str, label: str, taken: Collection[str], quoted: bo
     if text == AUTO:
         text = _only("text", [name for name in free if name != label and _is_text(values[name])], values, path)
     is_numbered = any(name.isdecimal() and name not in names for name in (text, label))
-    is_class = label in values and _is_class(label, values[label]) and not json_objects.holds_objects(path)
+    is_class = label in values and labels.class_of(label) in set(map(labels.class_of, values[label]))
+    is_class = is_class and not json_objects.holds_objects(path)
     # A first line such as `text,spam` names the columns, although `spam` is one of the classes.
     has_one_word = _WORDS.search(text) is None
     if is_class and has_one_word and not is_numbered:
@@ -280,11 +278,6 @@ def _is_text(values: list[Any]) -> bool:
         return False
     are_words = sum(bool(_WORDS.search(value)) or has_unspaced(value) for value in values)
     return 2 * len(set(values)) > len(values) and 2 * are_words > len(values)
-
-
-def _is_class(name: str, values: list[Any]) -> bool:
-    """Return whether the name of a column is one of its values, so that the first line is an example."""
-    return labels.class_of(name) in set(map(labels.class_of, values))
 
 
 # The label of a record with an empty list of classes.

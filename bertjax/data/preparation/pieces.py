@@ -29,8 +29,7 @@ from bertjax.data.preparation.ledger import READ, SKIPPED, Ledger
 from bertjax.data.preparation.reading import Reading, Source
 from bertjax.data.preparation.sample import Sample, shares_of
 from bertjax.data.sources import OnRead
-from bertjax.data.sources.access import MIB, open_file
-from bertjax.data.sources.base import LISTED, BadRecords
+from bertjax.data.sources.base import LISTED, MIB, BadRecords, open_file
 from bertjax.runtime import storage
 from bertjax.runtime.errors import UserError
 

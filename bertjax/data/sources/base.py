@@ -1,5 +1,6 @@
-"""Documents, corpus parts, the protocol for format readers, and bad documents, which stop it or are counted."""
+"""Documents, corpus parts and their format readers, bad documents, and files that are opened with one-line errors."""
 
+import contextlib
 import dataclasses
 import hashlib
 import io
@@ -11,30 +12,115 @@ from typing import Any, NoReturn, Protocol, TypeVar, cast
 from etils import epath
 from tqdm import tqdm
 
-from bertjax.data.sources.access import MIB, open_file
+from bertjax.runtime import storage
 from bertjax.runtime.errors import Damaged, UserError, printable
 from bertjax.runtime.storage import reason_of
 
+T = TypeVar("T")
+
+MIB = 1 << 20
+
+
+def open_file(path: epath.Path) -> io.BufferedReader:
+    """Open a local or remote file for reading. Transient failures are retried; what remains raises `UserError`."""
+    return io.BufferedReader(_File(path), MIB)
+
+
+class _File(io.RawIOBase):
+    """A binary file with one-line errors on every file system. After a failure it is reopened at the same offset."""
+
+    def __init__(self, path: epath.Path):
+        self._path, self._position = path, 0
+        self._file: Any = None  # while it is not open
+        self._attempt(lambda file: None)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        count = self._attempt(lambda file: file.readinto(buffer))
+        self._position += count
+        return count
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = self._attempt(lambda file: file.seek(offset, whence))
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            if self._file:
+                self._file.close()
+
+    def _attempt(self, action: Callable[[Any], T]) -> T:
+        """Run an action on the file, with retries, at the position where the last action left it."""
+
+        def attempt() -> T:
+            if self._file is None:  # first use, or a failure has closed it: a broken stream cannot be trusted to seek
+                self._file = self._path.open("rb")
+                self._file.seek(self._position)
+            try:
+                return action(self._file)
+            except Exception:
+                self._file = None  # the next attempt opens the file again
+                raise
+
+        with foreign(f"{self._path} cannot be read", "check the path and your rights"):
+            return storage.retry(attempt, self._path)
+
+
+@contextlib.contextmanager
+def foreign(what: str, remedy: str) -> Iterator[None]:
+    """Turn any error that another library raises (network, rights, its own checks) into one that starts with `what`.
+
+    Raises:
+      Unavailable: the network or a server failed in a way that may pass.
+      UserError: anything else.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if isinstance(error, ImportError) or isinstance(error.__cause__, ImportError):
+            remedy = "install it, or everything that corpora need with pip install '.[data,gcs,tfds]'"
+        raise storage.user_error(error, what, remedy) from error
+
+
+@contextlib.contextmanager
+def extra(what: str) -> Iterator[None]:
+    """Wrap the import of an optional library; if it is missing, the error names the command to install it."""
+    try:
+        yield
+    except ImportError as error:
+        name = "tfds" if error.name == "tensorflow_datasets" else "data"
+        raise UserError(f"{what} needs {error.name}, which is not installed; pip install '.[{name}]'") from error
+
+
 WHOLE_BYTES = 64 * MIB
 SAMPLED_BLOCKS = 64
-# Magic bytes of ZIP (.docx, .xlsx) and OLE (.doc, .xls).
-_OFFICE = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
-# Byte order marks, the longer ones first: little-endian UTF-32 starts with the mark for UTF-16.
-_MARKS = {
-    b"\xff\xfe\0\0": "UTF-32",
-    b"\0\0\xfe\xff": "UTF-32",
-    b"\xff\xfe": "UTF-16",
-    b"\xfe\xff": "UTF-16",
-}
-
-# Other formats by magic bytes, with the suffix under which bertjax reads them, or None.
-ARCHIVES = {
-    b"\x1f\x8b": ("gz", ".gz"),
-    b"\x28\xb5\x2f\xfd": ("zst", ".zst"),
-    b"\xfd7zXZ\x00": ("xz", ".xz"),
-    b"BZh": ("bzip2", None),
-    b"%PDF": ("PDF", None),
-    b"PAR1": ("Parquet", ".parquet"),
+# Formats by magic bytes, with a remedy; of the byte order marks the longer ones first, as little-endian UTF-32 starts
+# with the mark for UTF-16.
+_RECODE = "convert it: iconv -f {} -t UTF-8 OLD > NEW"
+FORMATS = {
+    b"\xff\xfe\0\0": ("UTF-32", _RECODE.format("UTF-32")),
+    b"\0\0\xfe\xff": ("UTF-32", _RECODE.format("UTF-32")),
+    b"\xff\xfe": ("UTF-16", _RECODE.format("UTF-16")),
+    b"\xfe\xff": ("UTF-16", _RECODE.format("UTF-16")),
+    b"PK\x03\x04": ("a .docx, .xlsx or .zip", "save it as plain text in UTF-8"),
+    b"\xd0\xcf\x11\xe0": ("a .doc or .xls", "save it as plain text in UTF-8"),
+    b"\x1f\x8b": ("gz", "end its name with .gz"),
+    b"\x28\xb5\x2f\xfd": ("zst", "end its name with .zst"),
+    b"\xfd7zXZ\x00": ("xz", "end its name with .xz"),
+    b"BZh": ("bzip2", "extract it"),
+    b"%PDF": ("PDF", "extract its text"),
+    b"PAR1": ("Parquet", "end its name with .parquet"),
 }
 # Latin text has one zero byte per character in UTF-16 and three in UTF-32; in UTF-8, NUL is a rare control character.
 MOST_ZEROS = 0.25
@@ -168,6 +254,26 @@ class Part:
         return digest.hexdigest()
 
 
+def documents_of(
+    part: Part, items: Iterable[tuple[int, Item, int]], read: Callable[[Item, str], tuple[str, str]], on_bad: OnBad
+) -> Iterator[Document]:
+    """Yield a document for each item that can be read.
+
+    Args:
+      items: (number, content, bytes).
+      read: returns text and unit, given the content and its place for error messages.
+      on_bad: called with the error for each other item.
+    """
+    path = str(part.path)  # once, because epath rebuilds the string on every call
+    for number, content, size in items:
+        try:
+            text, unit = read(content, f"{path}:{number}")
+        except UserError as error:
+            on_bad(sized(error, size))
+        else:
+            yield Document(part.name, number, text, unit)
+
+
 def sized(error: UserError, size: int) -> UserError:
     """Return the error for a bad document, with its byte count as `size`."""
     cast(Any, error).size = size
@@ -183,21 +289,18 @@ def check_encoding(head: bytes, where: str) -> None:
       head: the first line.
       where: file and line, for the error message.
     """
-    for mark, name in _MARKS.items():
-        if head.startswith(mark):
-            raise Damaged(
-                f"{where} is not UTF-8: its byte 0 is {head[0]:#04x}; it starts like {name}, so nothing of the file is "
-                f"read; convert it: iconv -f {name} -t UTF-8 OLD > NEW"
-            )
-    if len(head) > 1 and head.count(0) > MOST_ZEROS * len(head):
-        if head.startswith((*_OFFICE, *ARCHIVES)):  # the header of an archive may be full of zeros, too
-            raise Damaged(f"{where} is not UTF-8: {_conversion(head)}")
-        width = 32 if head.count(0) > 0.6 * len(head) else 16
-        name = f"UTF-{width}{'BE' if head[:1] == bytes(1) else 'LE'}"
-        raise Damaged(
-            f"{where} is not UTF-8: {head.count(0):,} of {len(head):,} bytes are zero, as in {name} without a byte "
-            f"order mark, so nothing of the file is read; convert it: iconv -f {name} -t UTF-8 OLD > NEW"
-        )
+    name, remedy = format_of(head)
+    is_wide = len(head) > 1 and head.count(0) > MOST_ZEROS * len(head)
+    if is_wide and not name:
+        remedy = _RECODE.format("UTF-16LE") + ", or UTF-16BE, UTF-32LE or UTF-32BE"
+        name = "UTF-16 or UTF-32 without a byte order mark: it is full of zero bytes"
+    if is_wide or name.startswith("UTF-"):
+        raise Damaged(f"{where} is not UTF-8, so nothing of the file is read; it looks like {name}; {remedy}")
+
+
+def format_of(head: bytes) -> tuple[str, str]:
+    """Return the format that a file's first bytes show, and the remedy; empty if they show none."""
+    return next((found for mark, found in FORMATS.items() if head.startswith(mark)), ("", ""))
 
 
 def text_of(value: Any, where: str, field: str = "") -> str:
@@ -243,20 +346,14 @@ def decoded(content: bytes, where: str) -> str:
 
 def _conversion(content: bytes) -> str:
     """Return the remedy for content that is not UTF-8, judged by its first bytes."""
-    if content.startswith(_OFFICE):
-        return "it starts like a .docx, .xlsx or .doc; save it as plain text in UTF-8"
-    for mark, name in _MARKS.items():
-        if content.startswith(mark):
-            return f"it starts like {name}; convert the file: iconv -f {name} -t UTF-8 OLD > NEW"
-    for mark, (name, suffix) in ARCHIVES.items():
-        if content.startswith(mark):
-            remedy = f"end its name with {suffix}" if suffix else "extract it"
-            return f"it starts like a file in the {name} format; {remedy}"
+    name, remedy = format_of(content)
+    if name:
+        return f"it looks like {name}; {remedy}"
     encodings = (
         "ENCODING may be WINDOWS-1252 (Western), WINDOWS-1251 or KOI8-R (Cyrillic), CP949 (Korean), SHIFT_JIS or "
         "EUC-JP (Japanese), GB18030 or BIG5 (Chinese)"
     )
-    return f"convert the file: iconv -f ENCODING -t UTF-8 OLD > NEW, and read NEW; {encodings}"
+    return f"{_RECODE.format('ENCODING')}, and read NEW; {encodings}"
 
 
 def check_surrogates(text: str, what: str) -> None:

@@ -5,15 +5,13 @@ import functools
 import glob
 import importlib.resources
 import os
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from etils import epath
 
-from bertjax.data.sources.access import foreign
-from bertjax.data.sources.base import Format, Part
+from bertjax.data.sources.base import Format, Part, foreign
 from bertjax.data.sources.lines import COMPRESSIONS, JsonLines, Text
 from bertjax.data.sources.tables import Parquet
 from bertjax.runtime import storage
@@ -24,7 +22,7 @@ KINDS = ".txt, .jsonl (each plain, .gz, .zst or .xz) or .parquet"
 # Published corpora: BabyLM's splits are text, and C4's and Dolma's compressed .json files hold JSON lines. A plain
 # .json is mostly a settings file.
 _TEXT_SUFFIXES = (".txt", ".train", ".dev", ".test", ".valid")
-_WIKI_EXTRACTOR = re.compile(r"wiki_\d{2,}")
+_REMEDY = "name one that does, or rename text to .txt and files with a JSON object a line to .jsonl"
 
 
 def parts(corpus: str, text_field: str) -> list[Part]:
@@ -39,15 +37,12 @@ def parts(corpus: str, text_field: str) -> list[Part]:
     paths = _paths(corpus)
     readable = [(path, format) for path in paths if (format := _format(path.name, text_field))]
     if not readable:
-        raise UserError(f"corpus {corpus!r} holds no {KINDS} file; {_remedy([path.name for path in paths])}")
+        raise UserError(f"corpus {corpus!r} holds no {KINDS} file; {_REMEDY}")
     if others := [path.name for path in paths if not _format(path.name, text_field)]:
-        _report(f"corpus {corpus!r}: {_count(others)} left out; {KINDS} files are read{_hint(others)}")
+        _report(f"corpus {corpus!r}: {_count(others)} left out; {KINDS} files are read")
     # Relative names, so that a corpus that was moved is the same corpus.
     root = os.path.commonpath([PurePosixPath(path).parent for path, _ in readable])
-    parts = []
-    for path, format in readable:
-        parts.append(Part(path, _name(path, root), _size(path), format))
-    return parts
+    return [Part(path, _name(path, root), _size(path), format) for path, format in readable]
 
 
 def _name(path: epath.Path, root: str) -> str:
@@ -72,23 +67,6 @@ def _count(names: list[str]) -> str:
     suffixes = collections.Counter(_suffix(name) for name in names)
     kinds = [f"{count:,} {suffix}" for suffix, count in suffixes.most_common()]
     return f"{len(names):,} file{'s' * (len(names) > 1)} of other kinds ({shorten(kinds)})"
-
-
-def _remedy(names: list[str]) -> str:
-    """Return the remedy for a corpus without any readable file."""
-    return _hint(names).removeprefix("; ") or "name one that does, or rename text to .txt and JSON lines to .jsonl"
-
-
-def _hint(names: list[str]) -> str:
-    """Return how to rename the first recognized kind of published corpus among files that are left out."""
-    stems = (os.path.splitext(name)[0] for name in names)
-    if wiki := next(filter(_WIKI_EXTRACTOR.fullmatch, stems), None):
-        return f"; {wiki} is WikiExtractor's: extract with --json, and name its files {wiki}.jsonl"
-    if any(name.endswith(".arrow") for name in names):
-        return "; the .arrow files are of the datasets library: write hf: and the absolute path of their folder"
-    if plain := next((name for name in names if name.endswith(".json")), None):
-        return f"; name {plain} {plain}l if each of its lines is a JSON object"
-    return ""
 
 
 def _suffix(name: str) -> str:

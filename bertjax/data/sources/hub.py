@@ -14,8 +14,7 @@ from typing import IO, cast
 import fsspec
 from etils import epath
 
-from bertjax.data.sources.access import extra, foreign
-from bertjax.data.sources.base import Part, no_field
+from bertjax.data.sources.base import Part, extra, foreign, no_field
 from bertjax.data.sources.tables import ArrowStream, Parquet
 from bertjax.runtime import storage, untrusted
 from bertjax.runtime.errors import UserError

@@ -10,20 +10,8 @@ from collections.abc import Iterator
 
 from etils import epath
 
-from bertjax.data.sources.access import MIB, extra, open_file
-from bertjax.data.sources.base import (
-    ARCHIVES,
-    Document,
-    OnBad,
-    OnRead,
-    Part,
-    check_encoding,
-    no_field,
-    object_of,
-    sized,
-    text_of,
-    unit_of,
-)
+from bertjax.data.sources import base
+from bertjax.data.sources.base import MIB, Document, OnBad, OnRead, Part
 from bertjax.runtime.errors import Damaged, UserError
 from bertjax.runtime.storage import reason_of
 
@@ -40,20 +28,13 @@ class Text:
     """Plain text: a blank line ends a document; a line is a sentence or paragraph. A lone CR also ends a line."""
 
     def documents(self, part: Part, progress: OnRead, on_bad: OnBad) -> Iterator[Document]:
-        path = str(part.path)  # once, because epath rebuilds the string on every call
-        for first, paragraphs, size in _paragraphs(part, progress):
-            where = f"{path}:{first}"
-            if size > LONGEST_BYTES:
-                what = "a line" if len(paragraphs) == 1 else "a document"
-                remedy = "break it into lines" if len(paragraphs) == 1 else "end documents with a blank line"
-                on_bad(_too_long(f"{where}: {what}", size, remedy))
-                continue
-            try:
-                text = text_of(b"\n".join(paragraphs), where)
-            except UserError as error:
-                on_bad(sized(error, size))
-            else:
-                yield Document(part.name, first, text)
+        items = ((first, (paragraphs, size), size) for first, paragraphs, size in _paragraphs(part, progress))
+        yield from base.documents_of(part, items, self._read, on_bad)
+
+    def _read(self, content: tuple[list[bytes], int], where: str) -> tuple[str, str]:
+        paragraphs, size = content
+        _check_size(size, f"{where}: {'a line' if len(paragraphs) == 1 else 'a document'}")
+        return base.text_of(b"\n".join(paragraphs), where), ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,25 +45,20 @@ class JsonLines:
     group_field: str = ""
 
     def documents(self, part: Part, progress: OnRead, on_bad: OnBad) -> Iterator[Document]:
-        path = str(part.path)
-        for number, line, size in _lines(part.path, progress):
-            if line.isspace() or not line:  # blank lines between objects are harmless, and common at the end of a file
-                continue
-            if size > LONGEST_BYTES:
-                on_bad(_too_long(f"{path}:{number}: a line", size, "break it into lines"))
-                continue
-            try:
-                text, unit = self._text_and_unit(line, f"{path}:{number}")
-            except UserError as error:
-                on_bad(sized(error, size))
-            else:
-                yield Document(part.name, number, text, unit)
+        # Blank lines between objects are harmless, and common at the end of a file.
+        lines = (numbered for numbered in _lines(part.path, progress) if numbered[1].strip())
+        items = ((number, (line, size), size) for number, line, size in lines)
+        yield from base.documents_of(part, items, self._read, on_bad)
 
-    def _text_and_unit(self, line: bytes, where: str) -> tuple[str, str]:
-        record = object_of(line, where, self.text_field)
+    def _read(self, content: tuple[bytes, int], where: str) -> tuple[str, str]:
+        line, size = content
+        _check_size(size, f"{where}: a line")
+        record = base.object_of(line, where, self.text_field)
         if self.text_field not in record:
-            raise no_field(where, self.text_field, list(record))
-        return text_of(record[self.text_field], where, self.text_field), unit_of(record, self.group_field, where)
+            raise base.no_field(where, self.text_field, list(record))
+        return base.text_of(record[self.text_field], where, self.text_field), base.unit_of(
+            record, self.group_field, where
+        )
 
 
 def _paragraphs(part: Part, progress: OnRead) -> Iterator[tuple[int, list[bytes], int]]:
@@ -120,8 +96,7 @@ def numbered_lines(path: epath.Path) -> Iterator[tuple[int, bytes]]:
       UserError: the file cannot be opened.
     """
     for number, line, size in _lines(path.expanduser(), lambda used: None):
-        if size > LONGEST_BYTES:
-            raise Damaged(str(_too_long(f"{path}:{number}: a line", size, "break it into lines")))
+        _check_size(size, f"{path}:{number}: a line", Damaged)
         yield number, line
 
 
@@ -134,7 +109,7 @@ def _lines(path: epath.Path, progress: OnRead) -> Iterator[tuple[int, bytes, int
       Damaged: the file cannot be read to its end, or is in another encoding.
       UserError: the file cannot be opened, or needs more memory than the reader allows.
     """
-    with open_file(path) as file:
+    with base.open_file(path) as file:
         try:
             unreported = 0  # progress is reported per MiB, because lines may be very short
             stream = _decompressed(file, path.suffix.lower())
@@ -142,7 +117,7 @@ def _lines(path: epath.Path, progress: OnRead) -> Iterator[tuple[int, bytes, int
             read = functools.partial(stream.readline, LONGEST_BYTES + 1)
             for number, line in enumerate(iter(read, b""), start=1):
                 if number == 1:
-                    check_encoding(line, f"{path}:1")
+                    base.check_encoding(line, f"{path}:1")
                 size = len(line)
                 if size > LONGEST_BYTES:
                     size, line = size + _rest_of_line(stream, line), line[:KEPT_BYTES]
@@ -163,9 +138,10 @@ def _rest_of_line(stream: io.BufferedReader, line: bytes) -> int:
     return size
 
 
-def _too_long(what: str, size: int, remedy: str) -> UserError:
-    message = f"{what} has more than {LONGEST_BYTES:,} bytes ({size:,}), and is not read; {remedy}"
-    return sized(UserError(message), size)
+def _check_size(size: int, what: str, error: type[UserError] = UserError) -> None:
+    if size > LONGEST_BYTES:
+        remedy = "break it into lines, and end documents with a blank line"
+        raise error(f"{what} has more than {LONGEST_BYTES:,} bytes ({size:,}), and is not read; {remedy}")
 
 
 def _undecodable(path: epath.Path, error: Exception) -> UserError:
@@ -180,16 +156,12 @@ def _undecodable(path: epath.Path, error: Exception) -> UserError:
     # The magic bytes tell a wrong suffix from damage.
     with path.open("rb") as file:
         head = file.read(8)
-    name, suffix = next((names for mark, names in ARCHIVES.items() if head.startswith(mark)), ("", None))
-    if head and path.suffix.lower() in COMPRESSIONS and suffix != path.suffix.lower():
-        looks = f"it starts like a file in the {name} format" if name else "its first bytes are not those of the format"
-        remedy = f"end its name with {suffix}" if suffix else "extract it"
-        remedy = remedy if name else f"if it is plain text, remove {path.suffix} from its name"
-    elif isinstance(error, EOFError) or "truncated" in reason.lower() or "ended before" in reason.lower():
-        looks, remedy = f"it is cut short: {reason}", "fetch it again"
+    name, remedy = base.format_of(head)
+    if name and not remedy.endswith(path.suffix.lower()):
+        reason = f"it looks like {name}"
     else:
-        looks, remedy = f"it is damaged: {reason}", "fetch it again"
-    return Damaged(f"{path} is cut short, damaged or not in the {kind} format ({looks}); {remedy}")
+        remedy = f"fetch it again, or remove {path.suffix} from its name if it is plain text"
+    return Damaged(f"{path} is cut short, damaged or not in the {kind} format ({reason}); {remedy}")
 
 
 def _decompressed(file: io.BufferedReader, suffix: str) -> io.BufferedReader:
@@ -199,7 +171,7 @@ def _decompressed(file: io.BufferedReader, suffix: str) -> io.BufferedReader:
     if suffix == ".xz":
         return io.BufferedReader(lzma.LZMAFile(file), MIB)
     if suffix == ".zst":
-        with extra("a .zst file"):
+        with base.extra("a .zst file"):
             import pyarrow
         # The reader of the zstandard library stops silently if a frame is cut short; this one raises.
         return io.BufferedReader(pyarrow.input_stream(file, compression="zstd"), MIB)

@@ -4,8 +4,20 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from bertjax.data.sources.access import MIB, extra, open_file
-from bertjax.data.sources.base import GROUP_FIELD, Document, OnBad, OnRead, Part, no_field, sized, text_of, unit_of
+from bertjax.data.sources.base import (
+    GROUP_FIELD,
+    MIB,
+    Document,
+    OnBad,
+    OnRead,
+    Part,
+    documents_of,
+    extra,
+    no_field,
+    open_file,
+    text_of,
+    unit_of,
+)
 from bertjax.runtime.errors import Damaged, UserError
 from bertjax.runtime.storage import reason_of
 
@@ -94,21 +106,21 @@ def _documents(
     import pyarrow
 
     field, *group_fields = columns
-    column, path = batch.column(field), str(part.path)
+    column = batch.column(field)
     units = [batch.column(name).to_pylist() for name in group_fields]
     if pyarrow.types.is_dictionary(column.type):  # pandas writes categories so
         column = column.dictionary_decode()
     # As bytes: Arrow does not check that its strings are UTF-8.
-    for number, value in enumerate(column.cast(pyarrow.large_binary()), start=seen + 1):
-        where = f"{path}:{number}"
-        try:
-            text, unit = text_of(value.as_py(), where, field), ""
-            for name, values in zip(group_fields, units, strict=True):
-                unit = unit_of({name: values[number - seen - 1]}, name, where)
-        except UserError as error:
-            on_bad(sized(error, len(value.as_py() or b"")))
-        else:
-            yield Document(part.name, number, text, unit)
+    values = (value.as_py() for value in column.cast(pyarrow.large_binary()))
+    rows = enumerate(zip(values, *units, strict=True), start=seen + 1)
+
+    def read(row: tuple, where: str) -> tuple[str, str]:
+        text, unit = text_of(row[0], where, field), ""
+        for name, value in zip(group_fields, row[1:], strict=True):
+            unit = unit_of({name: value}, name, where)
+        return text, unit
+
+    yield from documents_of(part, ((number, row, len(row[0] or b"")) for number, row in rows), read, on_bad)
 
 
 def _damaged(part: Part, kind: str, error: Exception) -> Damaged:

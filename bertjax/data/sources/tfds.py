@@ -2,12 +2,23 @@
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 from etils import epath
 
-from bertjax.data.sources.access import extra, foreign
-from bertjax.data.sources.base import Document, OnBad, OnRead, Part, no_field, sized, text_of, unit_of
-from bertjax.runtime.errors import Damaged, UserError
+from bertjax.data.sources.base import (
+    Document,
+    OnBad,
+    OnRead,
+    Part,
+    documents_of,
+    extra,
+    foreign,
+    no_field,
+    text_of,
+    unit_of,
+)
+from bertjax.runtime.errors import Damaged
 from bertjax.runtime.storage import reason_of
 
 RECORDS = 64  # records per read
@@ -44,16 +55,17 @@ class ArrayRecords:
                 raise _damaged(part, reason_of(error)) from None
             if b"" in records:  # the reader returns this, without an error, if a file was cut between two blocks
                 raise _damaged(part, "a record is missing")
-            for number, record in enumerate(records, start=start + 1):
-                example, where = features.deserialize_example_np(record), f"{part.path}:{number}"
-                value = example[self.text_field]
-                try:
-                    text, unit = text_of(value, where, self.text_field), unit_of(example, self.group_field, where)
-                except UserError as error:
-                    on_bad(sized(error, len(value) if isinstance(value, bytes) else 0))
-                else:
-                    yield Document(part.name, number, text, unit)
+            examples = (features.deserialize_example_np(record) for record in records)
+            items = ((number, example, self._size(example)) for number, example in enumerate(examples, start + 1))
+            yield from documents_of(part, items, self._read, on_bad)
             progress(part.size * stop // self.count)
+
+    def _size(self, example: dict[str, Any]) -> int:
+        value = example[self.text_field]
+        return len(value) if isinstance(value, bytes) else 0
+
+    def _read(self, example: dict[str, Any], where: str) -> tuple[str, str]:
+        return text_of(example[self.text_field], where, self.text_field), unit_of(example, self.group_field, where)
 
 
 def parts(name: str, text_field: str) -> list[Part]:

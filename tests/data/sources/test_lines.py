@@ -37,11 +37,11 @@ def write(request, tmp_path):
 @pytest.mark.parametrize(
     "kind, encoding, expected",
     [
-        (".txt", "utf-16", "it starts like UTF-16"),
-        (".jsonl", "utf-16-le", "as in UTF-16LE without a byte order mark"),
-        (".txt.gz", "utf-16-be", "as in UTF-16BE without a byte order mark"),
-        (".jsonl", "utf-32", "it starts like UTF-32"),
-        (".txt", "utf-32-le", "as in UTF-32LE without a byte order mark"),
+        (".txt", "utf-16", "it looks like UTF-16"),
+        (".jsonl", "utf-16-le", "UTF-32 without a byte order mark"),
+        (".txt.gz", "utf-16-be", "UTF-32 without a byte order mark"),
+        (".jsonl", "utf-32", "it looks like UTF-32"),
+        (".txt", "utf-32-le", "UTF-32 without a byte order mark"),
     ],
 )
 def test_another_encoding_is_named_and_not_one_document_of_it_is_read(tmp_path, kind, encoding, expected):
