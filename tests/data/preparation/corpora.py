@@ -42,6 +42,24 @@ def in_a_process(config, before="", afterward="", shard_bytes=shards.SHARD_BYTES
     return kill_at_exit(subprocess.Popen([sys.executable, "-c", code], text=True, **pipes))
 
 
+def publish_nothing():
+    """Make this process wait where it would publish the store, so that whoever kills it cannot be too late."""
+    storage.publish = lambda *_: wait()
+
+
+def pause_after(number, resume=""):
+    """Make this process wait when it has the results of so many shards, until the file `resume` exists, or for ever."""
+    unordered = workers.unordered
+
+    def paused(work, tasks, processes):
+        for count, answer in enumerate(unordered(work, tasks, processes), 1):
+            yield answer
+            if count == number:
+                wait(resume)
+
+    workers.unordered = paused
+
+
 def signaled(task: int) -> int:
     """What a worker does: it gets the signals that reach its whole group. It imports no more than this module."""
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
