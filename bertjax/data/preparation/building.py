@@ -29,6 +29,7 @@ from bertjax.data.preparation import ledger, pieces, reading
 from bertjax.data.preparation.ledger import Ledger
 from bertjax.data.preparation.reading import Reading
 from bertjax.data.preparation.shards import DamagedShard
+from bertjax.data.preparation.spec import corpora
 from bertjax.data.preparation.steps import LONGEST, EncodedShard
 from bertjax.data.store import COUNTS, SPLITS, SplitWriter
 from bertjax.data.text.sentences import split
@@ -202,17 +203,11 @@ def _require_two(documents: dict[str, int], config: DataConfig) -> None:
     train, heldout = documents["train"], documents["heldout"]
     if train >= 2 and heldout >= 2:
         return
-    remedy = "add documents (in .txt a blank line ends one)"
-    if config.filters or config.near_duplicates.drop:
-        remedy += ", drop fewer with data.filters and data.near_duplicates"
-    if config.share < 1:
-        remedy += f", raise data.share={config.share}"
-    if not config.heldout:
-        enough = train + heldout >= 4
-        remedy += f", raise data.heldout_share={config.heldout_share}" * enough + " or name a file as data.heldout"
-    corpus = ", ".join(repr(source.corpus) for source in config.named_sources.values())
+    given = {"filters": config.filters, "near_duplicates": config.near_duplicates.drop, "share": config.share < 1}
+    changed = " or ".join(f"data.{name}" for name in ("heldout", *(name for name, is_set in given.items() if is_set)))
     raise TooFew(
-        f"corpus {corpus} gives {train} training and {heldout} held-out documents, but two of each are needed: {remedy}"
+        f"{corpora(config)} gives {train} training and {heldout} held-out documents, but two of each are needed; add "
+        f"documents (in .txt a blank line ends one), or change {changed}"
     )
 
 

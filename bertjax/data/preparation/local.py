@@ -84,13 +84,10 @@ class ShardEncoder:
             groups = sorted({document.group for document in left})
             place = self.kept / self._name(left, groups) if self.kept else None
             found = _read_kept(place, store.token_dtype(self.tokenizer.vocab_size)) if place else None
-        if found is None:
-            shard = self._encoded(left, groups)
-            if place:
-                with self._kept_errors():
-                    shards.write_tokens(place, shard)
-        else:
-            shard = found
+        shard = found or self._encoded(left, groups)
+        if place and not found:
+            with self._kept_errors():
+                shards.write_tokens(place, shard)
         # Kept and new shards number their groups locally; the store needs the numbers of this corpus.
         shard = shard.with_groups(groups)
         # Only after the kept shard is written, so a second attempt with `skip` reuses it.
@@ -105,11 +102,7 @@ class ShardEncoder:
         Kept shards need local numbers: adding a source to the corpus renumbers its groups.
         """
         renamed = [document._replace(group=groups.index(document.group)) for document in documents]
-        return encode_shard(renamed, self._splits(groups), self.tokenizer, self.splitter)
-
-    def _splits(self, groups: Sequence[int]) -> list[str]:
-        """Return the split for each group."""
-        return [self.groups[group][0] for group in groups]
+        return encode_shard(renamed, [self.groups[group][0] for group in groups], self.tokenizer, self.splitter)
 
     def _name(self, documents: Sequence[ShardDocument], groups: Sequence[int]) -> str:
         """Hash everything that determines a token shard."""
@@ -119,7 +112,7 @@ class ShardEncoder:
             "unicode": unicodedata.unidata_version,
             "tokenizer": self.tokenizer.fingerprint,
             "splitter": self.splitter,
-            "splits": self._splits(groups),
+            "splits": [self.groups[group][0] for group in groups],
             # With lengths, because the texts are hashed without separators: "ab", "c" and "a", "bc" must differ.
             "documents": [[document.id, groups.index(document.group), len(document.text)] for document in documents],
         }
@@ -181,6 +174,11 @@ class Local:
         pass
 
 
+def _bar(what: str, total: int, finished: int) -> tqdm:
+    """Return a progress bar in bytes."""
+    return tqdm(total=total, initial=finished, desc=what, unit="B", unit_scale=True, disable=None)
+
+
 def _read(config: DataConfig, all_sources: list[Source], corpus: list[Piece], work: epath.Path) -> None:
     """Read unfinished pieces, one per process."""
     # Remove drafts of killed workers, or a machine that is preempted again and again would fill its disk. Rename them
@@ -194,14 +192,7 @@ def _read(config: DataConfig, all_sources: list[Source], corpus: list[Piece], wo
         print(f"resuming {work.parent}: {done} of {len(corpus)} pieces are read", file=sys.stderr, flush=True)
     processes = workers.number(config.workers)
     reader = PartReader(config, all_sources, corpus, work)
-    with tqdm(
-        total=sum(sizes),
-        initial=sum(sizes) - sum(sizes[i] for i in todo),
-        desc="reading",
-        unit="B",
-        unit_scale=True,
-        disable=None,
-    ) as bar:
+    with _bar("reading", sum(sizes), sum(sizes) - sum(sizes[i] for i in todo)) as bar:
         if min(processes, len(todo)) > 1:
             for number, _ in workers.unordered(reader, todo, processes):
                 bar.update(sizes[number])
@@ -235,16 +226,14 @@ def _encode(config: DataConfig, partial: Path, read: Reading, trained: Tokenizer
     done = {index for index in indices if shards.tokens_path(partial, index).exists()}
     # Checked before the rest is encoded: damage means starting from scratch, and better now than after hours.
     for index in done:
-        shards.check_tokens(partial, index)
+        shards.check(shards.tokens_path(partial, index))
     if done:
         print(f"resuming {partial}: {len(done)} of {len(indices)} shards are encoded", file=sys.stderr, flush=True)
     bad = BadRecords(config.on_bad_document, "documents")
     encoder = ShardEncoder(partial, trained, config.splitter, config.on_bad_document, read.groups, kept=kept)
     todo = [index for index in indices if index not in done]
     finished, reused = sum(read.shard_bytes[index] for index in done), 0
-    with tqdm(
-        total=sum(read.shard_bytes), initial=finished, desc="encoding", unit="B", unit_scale=True, disable=None
-    ) as bar:
+    with _bar("encoding", sum(read.shard_bytes), finished) as bar:
         for index, (skipped, was_kept) in workers.unordered(encoder, todo, workers.number(config.workers)):
             for group, message, _ in skipped:
                 bad.add(read.groups[group][1], UserError(message))

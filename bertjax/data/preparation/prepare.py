@@ -1,17 +1,15 @@
 """Entry point: prepare the token store for a corpus, or open an existing one."""
 
 import contextlib
-import dataclasses
 import shlex
 import shutil
 import sys
-import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from bertjax.data import remote, store
-from bertjax.data.config import DataConfig, NearDuplicates, SourceConfig
+from bertjax.data.config import DataConfig
 from bertjax.data.inspect.report import draw_lengths, report
 from bertjax.data.preparation import building
 from bertjax.data.preparation.building import Runner, TooFew
@@ -19,14 +17,9 @@ from bertjax.data.preparation.local import Local
 from bertjax.data.preparation.shards import DamagedShard
 from bertjax.data.preparation.spec import path_of, spec_of
 from bertjax.data.store import TokenStore
-from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.runtime import locks, storage
 from bertjax.runtime.errors import Busy, RunFailed, Unavailable, UserError
 
-# Reference for printing a filter's settings: its kind always differs, other fields fall back to their class defaults.
-_ANY_FILTER = types.SimpleNamespace(kind="")
-# Fields of `DataConfig` that group other settings.
-_NESTED = ("tokenizer", "near_duplicates", "sources", "filters")
 LOCAL = Local()
 
 
@@ -48,7 +41,7 @@ def prepare(config: DataConfig, runner: Runner = LOCAL) -> TokenStore:
 
 
 def open_or_prepare(config: DataConfig, may_prepare: bool, spec: dict[str, Any] | None = None) -> TokenStore:
-    """Open the store for a corpus. If it does not exist, prepare it, or fail with the command that does.
+    """Open the store for a corpus. If it does not exist, prepare it, or fail.
 
     Args:
       may_prepare: whether this process may prepare a missing store.
@@ -62,7 +55,7 @@ def open_or_prepare(config: DataConfig, may_prepare: bool, spec: dict[str, Any] 
     if remote.exists(path):
         return TokenStore.open(path, cache_dir=config.cache_dir)
     if not may_prepare:
-        remedy = f"make it first, in one process, with the FILE of this run: {_command(config)}"
+        remedy = "make it first, in one process, with the settings of this run: python -m bertjax prepare --config=FILE"
         raise UserError(f"there is no token store {path}; {remedy}")
     return _prepare(config, spec, LOCAL)
 
@@ -118,17 +111,12 @@ def _take_over(spec: dict[str, Any], path: Path, runner: Runner) -> None:
     """
     if _partial(path).exists():
         return
-    for other in _unfinished(path.parent):
+    for other in sorted(path.parent.glob("*.partial")):
         with _held(other) as is_free, contextlib.suppress(OSError):
             for before in (spec, spec | {"on_bad_document": "stop"}):
                 if is_free and building.take_over(_partial(path), other, spec, before, runner):
                     print(f"continuing {other}, which has read the same", file=sys.stderr, flush=True)
                     return
-
-
-def _unfinished(folder: Path) -> list[Path]:
-    """Return all unfinished preparations in a store folder."""
-    return sorted(path for path in folder.glob("*.partial") if path.is_dir())
 
 
 @contextlib.contextmanager
@@ -137,11 +125,10 @@ def _held(partial: Path) -> Iterator[bool]:
 
     In a folder that several people share, a process may not even be allowed to open another person's lock.
     """
+    lock = partial.with_name(partial.name.removesuffix(".partial") + ".lock")
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(
-                locks.lock_or_fail(partial.with_name(partial.name.removesuffix(".partial") + ".lock"), "")
-            )
+            stack.enter_context(locks.lock_or_fail(lock, ""))
         except (Busy, OSError):
             yield False
             return
@@ -150,17 +137,12 @@ def _held(partial: Path) -> Iterator[bool]:
 
 def _name_stale(folder: Path) -> None:
     """Print unfinished preparations that no process works on, with their size and the command to remove them."""
-    for other in _unfinished(folder):
+    for other in sorted(folder.glob("*.partial")):
         with _held(other) as is_free, contextlib.suppress(OSError):
-            if not is_free:
-                continue
-            size = sum(file.stat().st_size for file in other.rglob("*") if file.is_file())
-            print(
-                f"{other} is an unfinished preparation of {size / 1e6:,.1f} MB; its command continues it, and "
-                f"rm -r {shlex.quote(str(other))} removes it",
-                file=sys.stderr,
-                flush=True,
-            )
+            if is_free:
+                size = sum(file.stat().st_size for file in other.rglob("*") if file.is_file()) / 1e6
+                remedy = f"its command continues it, and rm -r {shlex.quote(str(other))} removes it"
+                print(f"{other} is an unfinished preparation of {size:,.1f} MB; {remedy}", file=sys.stderr, flush=True)
 
 
 def _built(config: DataConfig, spec: dict[str, Any], partial: Path, runner: Runner) -> Path:
@@ -187,20 +169,3 @@ def _built(config: DataConfig, spec: dict[str, Any], partial: Path, runner: Runn
         elif not (partial / building.READING_SEAL).exists():
             print(f"{partial} keeps what was read; data.on_bad_document=skip continues with it", file=sys.stderr)
         raise
-
-
-def _command(config: DataConfig) -> str:
-    """Return the command that prepares this store, with all settings that differ from the defaults."""
-    flags = [
-        shlex.quote(f"--config.{prefix}.{field.name}={getattr(part, field.name)}")
-        for prefix, part, default in (
-            ("data", config, DataConfig()),
-            ("data.tokenizer", config.tokenizer, TokenizerConfig()),
-            ("data.near_duplicates", config.near_duplicates, NearDuplicates()),
-            *((f"data.filters.{name}", rule, _ANY_FILTER) for name, rule in config.filters.items()),
-            *((f"data.sources.{name}", source, SourceConfig()) for name, source in config.sources.items()),
-        )
-        for field in dataclasses.fields(part)
-        if field.name not in _NESTED and getattr(part, field.name) != getattr(default, field.name, field.default)
-    ]
-    return " ".join(["python -m bertjax prepare --config=FILE", *flags])

@@ -1,6 +1,6 @@
 """First pass: read every document once, in order, and write text shards and digests to disk.
 
-A document passes through a chain of generators: read, cleaned, grouped, sampled, recorded, written. Documents outside
+A document passes through a chain of generators: read, cleaned, grouped, recorded, written. Documents outside
 `data.share` skip only the last one, so tokenizer and duplicates always come from the whole corpus. Cleaning comes
 first, so digests, splits and duplicates are computed on the text that filters leave.
 """
@@ -8,7 +8,7 @@ first, so digests, splits and duplicates are computed on the text that filters l
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -91,14 +91,10 @@ class _Grouped(NamedTuple):
     buckets: np.ndarray | None
 
 
-def is_cleaned(config: DataConfig) -> bool:
-    """Return whether documents other than exact duplicates may be dropped."""
-    return bool(config.filters) or config.near_duplicates.drop
-
-
 def open_dropped(config: DataConfig, folder: Path) -> contextlib.AbstractContextManager[Dropped | None]:
     """Open `dropped.jsonl.gz` in `folder`; None if only exact duplicates are dropped."""
-    return Dropped(folder) if is_cleaned(config) else contextlib.nullcontext()
+    is_cleaned = config.filters or config.near_duplicates.drop
+    return Dropped(folder) if is_cleaned else contextlib.nullcontext()
 
 
 def write(
@@ -120,9 +116,6 @@ def write(
       Text bytes per shard.
     """
 
-    def is_train(group: int) -> bool:
-        return groups[group][0] == "train"
-
     groups, near = groups_of(all_sources), config.near_duplicates
     with (
         open(folder / DOCUMENTS, "wb") as records,
@@ -132,10 +125,7 @@ def write(
             names = [source.name for source in all_sources]
             entries = cleaned(entries, config.filters, near, dropped, ledger, names)
         documents = _grouped(entries, all_sources, config)
-        documents = _sampled(documents, sample, is_train)
-        documents = _recorded(documents, records, near_records)
-        # Documents outside `data.share` were sampled and recorded like all others, and end here.
-        return shards.write_texts(folder, (_to_shard(entry) for entry in documents if entry.is_used))
+        return shards.write_texts(folder, _recorded(documents, sample, groups, records, near_records))
 
 
 def compared(
@@ -156,8 +146,23 @@ def compared(
       folder: holds `documents.bin` and `near.bin` for the corpus; receives the duplicates' keys.
       ledger: counts read, filtered and skipped documents; all other exclusions are added to it.
     """
-    groups = groups_of(all_sources)
-    kept, copies, cleaning, near = _find_duplicates(config, folder, groups, all_sources, dropped)
+    groups, near, cleaning = groups_of(all_sources), np.zeros(0, duplicates.PACKED_KEY), {}
+    kept, copies = duplicates.find(folder / DOCUMENTS, duplicates.path(folder), len(groups))
+    if dropped:
+        for packed in Duplicates(duplicates.path(folder)).packed():
+            source, name = _name(packed, all_sources)
+            dropped.write(source=source, id=name, rule="duplicate", reason="equals an earlier document")
+        cleaning = {"dropped": dropped.numbers, "changed": dropped.changes}
+    if dropped and config.near_duplicates.drop:
+        # Mapped while the file holds only exact duplicates; the others are added to it below.
+        exact = Duplicates(duplicates.path(folder))
+        is_heldout = [split == "heldout" for split, _ in groups]
+        clusters = near_duplicates.find(folder / NEAR, exact, config.near_duplicates.buckets, is_heldout)
+        duplicates.add(duplicates.path(folder), clusters.dropped)
+        dropped_G = np.bincount(clusters.groups, minlength=len(groups))
+        kept = tuple((np.array(kept) - dropped_G).tolist())
+        near = clusters.dropped
+        cleaning |= _write_near(dropped, clusters, dropped_G, groups, all_sources)
     _account(folder, groups, near, ledger)
     return Reading(groups, kept, copies, skipped, shard_bytes, cleaning, ledger.numbers)
 
@@ -192,43 +197,6 @@ def save_sample(texts: Iterable[str], folder: Path) -> None:
 def load_sample(folder: Path) -> list[str]:
     """Read the texts that `save_sample` wrote."""
     return json.loads((folder / SAMPLE).read_text(encoding="utf-8"))
-
-
-def _find_duplicates(
-    config: DataConfig,
-    folder: Path,
-    groups: tuple[tuple[str, str], ...],
-    all_sources: list[Source],
-    dropped: Dropped | None,
-) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any], np.ndarray]:
-    """Return `Reading.kept`, `duplicates` and `cleaning`, and the near-duplicates' packed keys, sorted.
-
-    Afterwards all dropped documents' keys are on disk.
-    """
-    near = np.zeros(0, duplicates.PACKED_KEY)
-    kept, copies = duplicates.find(folder / DOCUMENTS, duplicates.path(folder), len(groups))
-    if not dropped:
-        return kept, copies, {}, near
-    _write_exact(dropped, folder, all_sources)
-    cleaning = {"dropped": dropped.numbers, "changed": dropped.changes}
-    if config.near_duplicates.drop:
-        # Mapped while the file holds only exact duplicates; the others are added to it below.
-        exact = Duplicates(duplicates.path(folder))
-        is_heldout = [split == "heldout" for split, _ in groups]
-        clusters = near_duplicates.find(folder / NEAR, exact, config.near_duplicates.buckets, is_heldout)
-        duplicates.add(duplicates.path(folder), clusters.dropped)
-        dropped_G = np.bincount(clusters.groups, minlength=len(groups))
-        kept = tuple((np.array(kept) - dropped_G).tolist())
-        near = clusters.dropped
-        cleaning |= _write_near(dropped, clusters, dropped_G, groups, all_sources)
-    return kept, copies, cleaning, near
-
-
-def _write_exact(dropped: Dropped, folder: Path, all_sources: list[Source]) -> None:
-    """List the exact duplicates in `dropped.jsonl.gz`."""
-    for packed in Duplicates(duplicates.path(folder)).packed():
-        source, name = _name(packed, all_sources)
-        dropped.write(source=source, id=name, rule="duplicate", reason="equals an earlier document")
 
 
 def _write_near(
@@ -301,28 +269,27 @@ def _grouped(documents: Iterable[Entry], all_sources: list[Source], config: Data
         yield _Grouped(key, document, content, source.first_group + source.splits.index(split), is_used, buckets)
 
 
-def _sampled(documents: Iterable[_Grouped], sample: Sample, is_train: Callable[[int], bool]) -> Iterator[_Grouped]:
-    """Offer training documents to the tokenizer's sample as they pass."""
+def _recorded(
+    documents: Iterable[_Grouped],
+    sample: Sample,
+    groups: tuple[tuple[str, str], ...],
+    records: IO[bytes],
+    near_records: IO[bytes] | None,
+) -> Iterator[ShardDocument]:
+    """Offer training documents to the sample, write deduplication records, and yield the documents within the share."""
     for entry in documents:
-        if is_train(entry.group):
+        if groups[entry.group][0] == "train":
             sample.add(entry.key, entry.content.digest, entry.content.text)
-        yield entry
-
-
-def _recorded(documents: Iterable[_Grouped], records: IO[bytes], near_records: IO[bytes] | None) -> Iterator[_Grouped]:
-    """Write deduplication records for documents as they pass."""
-    for entry in documents:
-        characters = len(entry.document.text)
+        text, characters = entry.document.text.encode(), len(entry.document.text)
         # By the digest of the words: a copy with other line ends is a duplicate too.
         records.write(duplicates.record(entry.content.words, entry.key, entry.group, characters, entry.is_used))
         if near_records:
-            text, digest = entry.document.text.encode(), entry.content.digest
-            near_records.write(near_duplicates.record(entry.key, digest, entry.group, text, entry.buckets))
-        yield entry
-
-
-def _to_shard(entry: _Grouped) -> ShardDocument:
-    return ShardDocument(entry.key, entry.document.id, entry.group, entry.document.text.encode())
+            near_records.write(
+                near_duplicates.record(entry.key, entry.content.digest, entry.group, text, entry.buckets)
+            )
+        # Documents outside `data.share` were sampled and recorded like all others, and end here.
+        if entry.is_used:
+            yield ShardDocument(entry.key, entry.document.id, entry.group, text)
 
 
 def save(reading: Reading, spec: dict, path: Path) -> None:

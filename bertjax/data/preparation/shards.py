@@ -35,32 +35,14 @@ def tokens_path(folder: Path, index: int) -> Path:
 
 
 def write_texts(folder: Path, documents: Iterable[ShardDocument]) -> tuple[int, ...]:
-    """Write documents as text shards and return the text bytes per shard.
-
-    Raises:
-      RunFailed: document keys do not ascend. Duplicates are dropped by key, so two documents with equal keys would both
-        be dropped.
-    """
+    """Write documents, whose keys ascend, as text shards and return the text bytes per shard."""
     sizes = []
-    for index, run in enumerate(_runs(_ascending(documents))):
+    for index, run in enumerate(_runs(documents)):
         texts = [document.text for document in run]
         header = {"documents": [[*document.key, document.id, document.group, len(document.text)] for document in run]}
         _write(text_path(folder, index), header, texts)
         sizes.append(sum(map(len, texts)))
     return tuple(sizes)
-
-
-def _ascending(documents: Iterable[ShardDocument]) -> Iterator[ShardDocument]:
-    """Pass documents on after checking that their keys ascend."""
-    before = None
-    for document in documents:
-        if before and document.key <= before.key:
-            raise RunFailed(
-                f"documents {before.id} and {document.id} have the keys {tuple(before.key)} and {tuple(document.key)}, "
-                "which do not ascend; no store is made: this is a fault of bertjax, report it"
-            )
-        before = document
-        yield document
 
 
 def _runs(documents: Iterable[ShardDocument]) -> Iterator[list[ShardDocument]]:
@@ -126,9 +108,9 @@ def read_tokens(path: Path, token_dtype: np.dtype) -> EncodedShard:
     )
 
 
-def check_tokens(folder: Path, index: int) -> None:
-    """Raise `DamagedShard` if a token shard is cut short or altered."""
-    _read(tokens_path(folder, index))
+def check(path: Path) -> None:
+    """Raise `DamagedShard` if a shard is cut short or altered."""
+    _read(path)
 
 
 def _write(path: Path, header: dict, payload: Sequence[bytes | memoryview]) -> None:

@@ -16,7 +16,7 @@ from bertjax.data.preparation.duplicates import PACKED_KEY
 from bertjax.data.preparation.ledger import READ, SKIPPED, WAYS, check
 from bertjax.data.preparation.local import Local
 from bertjax.data.preparation.prepare import prepare
-from bertjax.data.preparation.steps import Key, ShardDocument, content
+from bertjax.data.preparation.steps import content
 from bertjax.data.sources import lines
 from bertjax.data.store import SPLITS
 from bertjax.runtime.errors import RunFailed
@@ -64,13 +64,6 @@ class Losing(Local):
 def test_a_store_that_lacks_a_document_is_not_made(config):
     with pytest.raises(RunFailed, match="of source corpus, 200 documents with .* were read, and 199 with .* no store"):
         prepare(config, Losing())
-
-
-def test_keys_that_do_not_ascend_are_refused(tmp_path):
-    (tmp_path / "text").mkdir()
-    documents = [ShardDocument(Key(0, 0, 1, 1), f"a.txt:{number}", 0, b"text") for number in (1, 2)]
-    with pytest.raises(RunFailed, match=r"a.txt:1 and a.txt:2 have the keys .* which do not ascend"):
-        shards.write_texts(tmp_path, documents)
 
 
 SPELLINGS = {

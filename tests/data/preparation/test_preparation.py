@@ -88,8 +88,8 @@ def error_of(config):
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"share": 0.001}, "raise data.share=0.001"),
-        ({"filters": {"length": Length(fewest_words=10_000)}}, "drop fewer with data.filters"),
+        ({"share": 0.001}, "or change data.heldout or data.share"),
+        ({"filters": {"length": Length(fewest_words=10_000)}}, "or change data.heldout or data.filters"),
         ({"heldout": "other.txt"}, "gives 200 training and 1 held-out documents"),
         ({"tokenizer": TokenizerConfig()}, "ask for at most"),
         ({"corpus": "bad.txt"}, "is not UTF-8"),
@@ -108,9 +108,7 @@ def test_open_or_prepare(config, tmp_path):
     config = dataclasses.replace(config, splitter="line")
     with pytest.raises(UserError) as caught:
         open_or_prepare(config, may_prepare=False)
-    command = str(caught.value).partition("python -m bertjax prepare")[2].split()
-    assert f"--config.data.corpus={config.corpus}" in command and "--config.data.splitter=line" in command
-    assert "--config.data.tokenizer.vocab_size=400" in command and command[0] == "--config=FILE" and len(command) == 6
+    assert "python -m bertjax prepare --config=FILE" in str(caught.value)
     made = open_or_prepare(config, may_prepare=True)
     assert open_or_prepare(config, may_prepare=False).fingerprint == made.fingerprint
 
