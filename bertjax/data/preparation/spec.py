@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from bertjax.runtime import storage
 from bertjax.runtime.errors import UserError, shorten
 
 LONGEST_NAME = 80
+# Settings that a spec leaves out if they are off.
+_OFF = {"share": 1.0, "filters": [], "near_duplicates": {}, "group_fields": {}}
 # Raise it when the same corpus and settings would give another store.
 VERSION = 4
 
@@ -34,14 +37,18 @@ def spec_of(config: DataConfig) -> dict[str, Any]:
         _check_settings(config, manifest["spec"])
         print(f"data.store={config.store} is one token store; {corpora(config)} is not read", flush=True)
         return manifest["spec"]
+    return {"format_version": VERSION, **_spec(config, _fingerprint)}
+
+
+def _spec(config: DataConfig, fingerprint: Callable[[str, str], str]) -> dict[str, Any]:
+    """Return the spec's settings; `fingerprint` identifies a corpus."""
     settings = config.tokenizer
     return {
-        "format_version": VERSION,
         "sources": {
-            name: [_fingerprint(source.corpus, source.text_field), source.text_field]
+            name: [fingerprint(source.corpus, source.text_field), source.text_field]
             for name, source in config.named_sources.items()
         },
-        "heldout": _fingerprint(config.heldout, config.text_field) if config.heldout else config.heldout_share,
+        "heldout": fingerprint(config.heldout, config.text_field) if config.heldout else config.heldout_share,
         # A setting that is off is left out, so a new setting does not rename existing stores.
         **({"share": config.share} if config.share < 1 else {}),
         **_cleaning(config),
@@ -154,34 +161,26 @@ def _fingerprint(corpus: str, text_field: str) -> str:
 
 def _check_settings(config: DataConfig, spec: dict[str, Any]) -> None:
     """Raise UserError if `config` contradicts a single store's spec. The corpus itself is not compared."""
-    settings, recorded = config.tokenizer, spec["tokenizer"]
-    pairs = {
-        "sources": (
-            {name: source.text_field for name, source in config.named_sources.items()},
-            {name: field for name, (_, field) in spec["sources"].items()},
-        ),
-        "share": (config.share, spec.get("share", 1.0)),
-        "sources.NAME.group_field": (_groups(config).get("group_fields", {}), spec.get("group_fields", {})),
-        **{name: (_cleaning(config).get(name, {}), spec.get(name, {})) for name in ("filters", "near_duplicates")},
-        "on_bad_document": (config.on_bad_document, spec["on_bad_document"]),
-        "splitter": (config.splitter, spec["splitter"]),
-    }
-    if config.heldout or isinstance(spec["heldout"], str):
-        pairs["heldout"] = (bool(config.heldout), isinstance(spec["heldout"], str))
-    else:
-        pairs["heldout_share"] = (config.heldout_share, spec["heldout"])
-    if settings.model:
-        pairs["tokenizer"] = (tokenizer.from_model(settings.model, settings.lowercase).fingerprint, recorded)
+    own, recorded = _OFF | _spec(config, lambda *_: "a file"), _OFF | spec
+    recorded["sources"] = {name: ["a file", field] for name, (_, field) in spec["sources"].items()}
+    if isinstance(spec["heldout"], str):
+        recorded["heldout"] = "a file"
+    # Weights may differ, as long as the tokenizer that they gave a sample for is the same.
+    pairs = {name: (own[name], recorded[name]) for name in own if name not in ("sample", "tokenizer")}
+    if "a file" not in pairs["heldout"]:
+        pairs["heldout_share"] = pairs.pop("heldout")
+    ours, theirs = own["tokenizer"], recorded["tokenizer"]
     # The spec of an existing tokenizer is its fingerprint; a trained one has a dictionary of settings.
-    elif isinstance(recorded, str):
-        pairs["tokenizer.model"] = ("", f"{config.store}/tokenizer")
+    if isinstance(ours, str):
+        pairs["tokenizer"] = ours, theirs
+    elif isinstance(theirs, str):
+        pairs["tokenizer.model"] = "", f"{config.store}/tokenizer"
     else:
-        ours = _trained(settings)
-        pairs |= {f"tokenizer.{name}": (ours.get(name, value), value) for name, value in recorded.items()}
-        pairs["tokenizer.keep"] = (ours.get("keep", ""), recorded.get("keep", ""))
+        pairs |= {
+            f"tokenizer.{name}": (ours.get(name, value), value) for name, value in ({"keep": ""} | theirs).items()
+        }
     for name, (ours, theirs) in pairs.items():
         if ours != theirs:
-            raise UserError(
-                f"data.store={config.store} is one token store, which was made with data.{name}={theirs!r}, and the "
-                f"configuration has {ours!r}; set the same, or name the folder of the stores"
-            )
+            made = f"was made with data.{name}={theirs!r}, and the configuration has {ours!r}"
+            remedy = "set the same, or name the folder of the stores"
+            raise UserError(f"data.store={config.store} is one token store, which {made}; {remedy}")

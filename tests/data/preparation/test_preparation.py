@@ -145,9 +145,13 @@ def test_one_store_is_opened_without_the_corpus(config, tmp_path, capsys):
         ("share", 0.5, "data.share=1.0, and the configuration has 0.5"),
         ("on_bad_document", "skip", "data.on_bad_document='stop'"),
         ("heldout_share", 0.2, "data.heldout_share=0.05"),
-        ("heldout", "other.txt", "data.heldout=False"),
+        ("heldout", "other.txt", "data.heldout=0.05, and the configuration has 'a file'"),
         ("tokenizer", TokenizerConfig(vocab_size=300), "data.tokenizer.vocab_size=400"),
-        ("sources", {"a": SourceConfig("a.txt"), "b": SourceConfig("b.txt")}, "data.sources={'corpus': 'text'}"),
+        (
+            "sources",
+            {"a": SourceConfig("a.txt"), "b": SourceConfig("b.txt")},
+            "data.sources={'corpus': ['a file',",
+        ),
     ],
 )
 def test_one_store_must_have_the_settings_of_the_configuration(config, setting, value, complaint):
