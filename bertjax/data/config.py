@@ -128,9 +128,7 @@ class DataConfig:
                 raise UserError(f"data.filters has the name {name!r}; use only letters, digits, - and _")
             # `dropped.jsonl.gz` uses these two as rules for documents that no filter dropped.
             if name in ("duplicate", "near-duplicate"):
-                raise UserError(
-                    f"data.filters has the name {name!r}, by which other documents are listed; choose another"
-                )
+                raise UserError(f"data.filters has the name {name!r}, by which others are listed; choose another")
         self._check_mixture()
 
     def _check_mixture(self) -> None:
@@ -148,9 +146,7 @@ class DataConfig:
             first, second, *_ = by_kind.values()
             raise UserError(f"{first} and {second} both set how often a source is drawn; remove one of them")
         if "smoothing" in by_kind and len(self.sources) < 2:
-            raise UserError(
-                f"data.smoothing={self.smoothing} has no effect on one corpus; name several in data.sources"
-            )
+            raise UserError(f"data.smoothing={self.smoothing} has no effect on one corpus; name more in data.sources")
         if "token_share" in by_kind:
             self._check_token_shares()
 

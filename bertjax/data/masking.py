@@ -55,7 +55,7 @@ class Masking(Kind, abc.ABC):
         check(self, "masking")
         if self.mask + self.random > 1.0:
             raise UserError(
-                f"masking.mask={self.mask} and masking.random={self.random} are shares; they must sum to 1 at most"
+                f"masking.mask={self.mask} and masking.random={self.random} are shares; lower them to 1 at most"
             )
 
     @abc.abstractmethod
@@ -422,9 +422,7 @@ class PhraseMasking(UnitMasking):
     def __post_init__(self):
         super().__post_init__()
         if not self.lexicon:
-            raise UserError(
-                f"masking.lexicon='' is not a file; use {lexicon.MINE!r} or a file with one phrase per line"
-            )
+            raise UserError(f"masking.lexicon='' is not a file; use {lexicon.MINE!r} or a file with a phrase per line")
 
     def bind(self, store: TokenStore | None) -> "BoundPhraseMasking":
         """Return the masking with its phrases, mined if the store has none yet; without a store it has none.

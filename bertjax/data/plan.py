@@ -220,11 +220,8 @@ def _write_ranges(path: Path, blocks: Iterator[Block], where: str) -> tuple[int,
         for block in blocks:
             array.append(block.ranges)
             if array.length > MOST_EXAMPLES:  # fail now, not after hours of packing
-                raise UserError(
-                    f"{where} makes more than {MOST_EXAMPLES:,} examples, the most that a plan holds; raise "
-                    "stages.0.seq_len, lower data.share, or plan parts of the corpus separately: data.sources with "
-                    "weights that differ"
-                )
+                remedy = "raise stages.0.seq_len, or lower data.share"
+                raise UserError(f"{where} makes more than {MOST_EXAMPLES:,} examples, the most of a plan; {remedy}")
             lost += block.lost_tokens
             repeated += block.repeated_tokens
     return array.length, lost, repeated

@@ -54,10 +54,8 @@ class TokenizerConfig:
     def __post_init__(self):
         check(self, "data.tokenizer")
         if self.kind in SENTENCEPIECE_KINDS and not self.model and self.character_coverage < LEAST_COVERAGE:
-            raise UserError(
-                f"data.tokenizer.character_coverage={self.character_coverage} is below {LEAST_COVERAGE}, the least "
-                "that SentencePiece accepts; raise it, or choose kind=wordpiece"
-            )
+            coverage = f"data.tokenizer.character_coverage={self.character_coverage}"
+            raise UserError(f"{coverage} is below {LEAST_COVERAGE}; raise it, or choose kind=wordpiece")
         for field in dataclasses.fields(self):
             # A setting without effect is an error: whoever sets `lowercase` for `bpe` expects lower case.
             kinds, value = ONLY_FOR.get(field.name, (self.kind,)), getattr(self, field.name)

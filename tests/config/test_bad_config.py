@@ -74,7 +74,7 @@ SETTINGS = [
     ("runtime.keep_at=[1.5]", "runtime.keep_at.0=1.5 is float; it must be an integer"),
     ("runtime.keep_at=100", "runtime.keep_at=100 is int; it must be a list"),
     ("data.filters.a.kind=shorter", "data.filters.*.kind='shorter' is unknown; choose one of length, gopher_quality"),
-    ("data.filters.duplicate.kind=c4", "data.filters has the name 'duplicate', by which other documents are listed"),
+    ("data.filters.duplicate.kind=c4", "data.filters has the name 'duplicate', by which others are listed"),
     (f"data.tokenizer.vocab_size={10**12}", "is above 100000000"),
     ("data.tokenizer.character_coverage=0", "character_coverage=0.0 must be above 0 and at most 1"),
     # not finite

@@ -105,10 +105,8 @@ class GopherQuality(Filter):
     def __post_init__(self):
         super().__post_init__()
         if self.fewest_stop_words > len(set(self.stop_words)):
-            raise UserError(
-                f"fewest_stop_words={self.fewest_stop_words} of the filter {self.kind!r} exceeds its "
-                f"{len(set(self.stop_words))} stop_words, so it would drop everything; lower it"
-            )
+            words = f"fewest_stop_words={self.fewest_stop_words} of the filter {self.kind!r}"
+            raise UserError(f"{words} exceeds its {len(set(self.stop_words))} stop_words; lower it")
 
     def keep(self, document: Document) -> str | None:
         words = unicode.words(document.text)

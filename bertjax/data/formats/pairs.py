@@ -193,10 +193,8 @@ class PairFormat(TextFormat):
     def __post_init__(self):
         super().__post_init__()
         if self.trim == "outer_ends" and PREVIOUS in self.relations:
-            raise UserError(
-                f"examples.trim='outer_ends' shows which segment came first by its torn end, which is the label of "
-                f"examples.kind={self.kind!r}; choose trim='random_end'"
-            )
+            label = f"the label of examples.kind={self.kind!r}"
+            raise UserError(f"examples.trim='outer_ends' shows {label} by the torn end; choose trim='random_end'")
 
     @property
     def is_of_one_source(self) -> bool:
@@ -232,19 +230,14 @@ class PairFormat(TextFormat):
         if seq_len < self.shortest:
             raise UserError(f"seq_len={seq_len} cannot hold a sentence pair; use at least {self.shortest}")
         if RANDOM in self.relations and documents < 2:
-            raise UserError(
-                f"sentence pairs need at least two documents and there is {documents}; "
-                "add documents, or split a document between sentences that are not consecutive"
-            )
+            raise UserError(f"sentence pairs need at least two documents and there is {documents}; add documents")
         for part, start, stop in document_runs(split):
             block = self._block(part, start, stop, room, seed)
             pairs += len(block.ranges)
             yield block
         if not pairs:
-            raise UserError(
-                f"examples.kind={self.kind} pairs consecutive sentences, but no document has two; "
-                "choose another kind, or a data.splitter that finds the sentences"
-            )
+            remedy = "choose another kind, or a data.splitter that finds the sentences"
+            raise UserError(f"examples.kind={self.kind} pairs sentences, but no document has two; {remedy}")
 
     def open(self, store: TokenStore, split: str, ranges: Path) -> "PairExamples":
         (label,) = self.labels

@@ -100,25 +100,19 @@ class LabeledFormat(ExampleFormat):
             known = ", ".join(ON_BAD)
             raise UserError(f"examples.on_bad_record={self.on_bad_record!r} is unknown; choose one of {known}")
         if isinstance(self.heldout, float) and not self.is_divisible:
-            raise UserError(
-                f"examples.heldout={self.heldout} is a share, which examples.kind={self.kind} does not hold out; name "
-                "a file"
-            )
+            kind = f"examples.kind={self.kind}"
+            raise UserError(f"examples.heldout={self.heldout} is a share, which {kind} does not hold out; name a file")
         if isinstance(self.heldout, float) and not 0.0 < self.heldout < 1.0:
-            raise UserError(
-                f"examples.heldout={self.heldout} must be a file, or a share between 0 and 1, such as 0.2; name the "
-                "training file itself to hold out nothing"
-            )
+            remedy = "name the training file itself to hold out nothing"
+            raise UserError(f"examples.heldout={self.heldout} must be a file, or a share between 0 and 1; {remedy}")
         if self.folds and not self.is_divisible:
             raise UserError(f"examples.folds={self.folds} does not divide examples.kind={self.kind}; set it to 0")
         if self.folds < 0 or self.folds == 1:
             raise UserError(f"examples.folds={self.folds} must be 2 or more, such as 5, or 0 for one run")
         for name in self.further_heldout:
             if name in SPLITS or not re.fullmatch(r"[\w-]+", name):
-                raise UserError(
-                    f"examples.further_heldout has the name {name!r}; use letters, digits, - and _, and not "
-                    f"{' or '.join(SPLITS)}"
-                )
+                remedy = f"use letters, digits, - and _, and not {' or '.join(SPLITS)}"
+                raise UserError(f"examples.further_heldout has the name {name!r}; {remedy}")
         if self.limit < 0:
             raise UserError(f"examples.limit={self.limit} must not be negative; 0 takes all records")
 
@@ -191,10 +185,7 @@ class LabeledFormat(ExampleFormat):
         bad = BadRecords(self.on_bad_record, "records", remedies.setting(", or set examples.on_bad_record=skip"))
         records = self.parse(path, functools.partial(bad.add, path))
         if taken := sorted((ANSWERS | (_OF_FOLDS if self.folds else set())) & records[0].keys()):
-            raise UserError(
-                f"{path} has the column {taken[0]!r}, under which bertjax writes its answers; rename the column in the "
-                "file, and in the settings"
-            )
+            raise UserError(f"{path} has the column {taken[0]!r}, under which bertjax writes its answers; rename it")
         if skipped := bad.skipped.get(path):
             counted = f"{skipped:,} of {skipped + len(records):,} records skipped"
             tqdm.write(f"{printable(path)}: {counted} (examples.on_bad_record=skip)", file=sys.stderr)

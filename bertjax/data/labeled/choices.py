@@ -62,10 +62,8 @@ class ChoiceFormat(LabeledFormat):
         count = self.group_of(records, classes)
         longest = min(self.longest(seq_len), seq_len // count)
         if longest < special_tokens(2, tokenizer.pair_separators) + 2:  # one token per segment
-            raise UserError(
-                f"a row of {seq_len} tokens leaves {longest} for each of {count} choices; raise stages.0.seq_len or "
-                "examples.max_tokens"
-            )
+            remedy = "raise stages.0.seq_len or examples.max_tokens"
+            raise UserError(f"a row of {seq_len} tokens leaves {longest} for each of {count} choices; {remedy}")
         for record in records:
             self.check(record, count)
         # The context is tokenized once and repeated for every choice.

@@ -25,9 +25,7 @@ _ENTITY = "NER"
 def check(field: str) -> None:
     """Raise UserError unless `field` is `upos`, `xpos` or `feats.NAME`."""
     if field not in ("upos", "xpos") and not (field.startswith(FEATURE) and field != FEATURE):
-        raise UserError(
-            f"examples.conllu={field!r} is not a tag of CoNLL-U; choose upos, xpos or a feature such as feats.Case"
-        )
+        raise UserError(f"examples.conllu={field!r} is not a tag of CoNLL-U; choose upos, xpos or such as feats.Case")
 
 
 def read(path: str, field: str, on_bad: OnBad) -> list[Record]:

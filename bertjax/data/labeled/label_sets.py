@@ -125,9 +125,7 @@ class LabelSets(LabeledText):
     def _applies(self, record: Record, column: str) -> bool:
         value = labels.class_of(record[column]).strip().lower()
         if value not in ("0", "1", "false", "true"):
-            raise UserError(
-                f"{record[WHERE]} has {str(record[column])[:40]!r} in {column!r}; write 1 if it applies, or 0"
-            )
+            raise UserError(f"{record[WHERE]} has {str(record[column])[:40]!r} in {column!r}; write 1 if it fits, or 0")
         return value in ("1", "true")
 
 

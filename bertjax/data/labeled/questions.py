@@ -190,10 +190,8 @@ class Questions(LabeledFormat):
         longest = self.longest(seq_len)
         room = longest - special_tokens(2, tokenizer.pair_separators)
         if room <= self.max_question:
-            raise UserError(
-                f"an example of {longest} tokens has no room for a context after a question of examples.max_question="
-                f"{self.max_question} tokens; raise stages.0.seq_len, or lower examples.max_question"
-            )
+            room = f"has no room for a context after examples.max_question={self.max_question}"
+            raise UserError(f"an example of {longest} tokens {room}; raise stages.0.seq_len, or lower it")
         questions = tokenizer.encode([record["question"] for record in records])
         # Several questions share a context, which is tokenized only once.
         distinct = list(dict.fromkeys(record["context"] for record in records))

@@ -90,10 +90,8 @@ class RepeatedText(SiamesePairs):
     def __post_init__(self):
         super().__post_init__()
         if self.label and self.train and self.train == self.heldout:
-            raise UserError(
-                f"examples.train and examples.heldout are both {self.train}, and the held-out file has pairs with "
-                "scores; name another file, or set examples.label='' to evaluate the loss on texts"
-            )
+            remedy = "name a file of pairs with scores, or set examples.label='' to evaluate the loss on texts"
+            raise UserError(f"examples.train and examples.heldout are both {self.train}; {remedy}")
 
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:
         if self.label and path != self.train:

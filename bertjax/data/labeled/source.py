@@ -147,10 +147,8 @@ class LabeledSource:
             return {"train": records}
         train, heldout = divide(records, self._given, self.has_classes)
         if not heldout:
-            raise UserError(
-                f"examples.heldout={self._given.heldout} of {self._given.train} leaves no held-out record, as all of "
-                f"its {len(records):,} records have one text; name a file"
-            )
+            share = f"examples.heldout={self._given.heldout} of {self._given.train}"
+            raise UserError(f"{share} leaves no held-out record, as all {len(records):,} have one text; name a file")
         return {"train": train, "heldout": heldout}
 
     @functools.cached_property
@@ -258,10 +256,8 @@ class LabeledSource:
         group = examples.group
         lengths = examples.lengths().reshape(-1, group).sum(axis=1)
         if lengths.max() > spec.seq_len:
-            raise UserError(
-                f"{group} texts that belong together have {lengths.max()} tokens and a row has {spec.seq_len}; "
-                "raise stages.0.seq_len"
-            )
+            need = f"{group} texts that belong together have {lengths.max()} tokens"
+            raise UserError(f"{need} and a row has {spec.seq_len}; raise stages.0.seq_len")
         # Pack groups first, then write each group as its examples, so that a group is never split between rows.
         groups_RN = mixed(lengths, spec.seq_len, max(1, spec.max_row_examples // group))
         rows_RN = np.where(groups_RN[..., None] < 0, -1, groups_RN[..., None] * group + np.arange(group))

@@ -67,9 +67,7 @@ def read(
     elif kind in _SPREADSHEETS:
         raise UserError(f"{path} is a spreadsheet; save its sheet as a .csv in UTF-8")
     else:
-        raise UserError(
-            f"{path} is not a table; its name must end in .tsv, .csv, .jsonl or .json (with .gz, .zst, .xz)"
-        )
+        raise UserError(f"{path} is not a table; its name must end in .tsv, .csv, .jsonl, .json (with .gz, .zst, .xz)")
     names = {*columns, WHERE}
     records = [row if all_columns else {name: row[name] for name in row if name in names} for row in rows]
     if not records:
@@ -257,10 +255,8 @@ def _check_no_header(first: tuple[int, list[str]], columns: Sequence[str], path:
     number, row = first
     names = [row[int(column)].strip() for column in columns if int(column) < len(row)]
     if names and all(name.casefold() in _NAMES for name in names):
-        raise UserError(
-            f"{path}:{number} has the names of the columns ({shorten(list(map(repr, names)))}), and columns are given "
-            f"by number ({shorten(list(columns))}), as for a file without names; give the names, or remove the line"
-        )
+        shown = f"the names of the columns ({shorten(list(map(repr, names)))}), and columns are given by number"
+        raise UserError(f"{path}:{number} has {shown}; give the names, or remove the line")
 
 
 def _are_numbers(columns: Sequence[str]) -> bool:
@@ -317,7 +313,7 @@ def _quoted(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
             return
         except csv.Error as error:
             raise UserError(
-                f"{path}:{first}: a quote is broken ({error}); close it, or double a quote inside of a field"
+                f"{path}:{first}: a quote is broken ({error}); close it, or double a quote in a field"
             ) from None
         if row:
             yield first, [field.replace(_CARRIAGE_RETURN, "\r") for field in row]

@@ -134,17 +134,14 @@ class Tagged(LabeledFormat):
             if not -width <= column < width:
                 raise UserError(f"{file.path} has {width} columns, but examples.{setting}={column}; correct it")
         if width == 1 or self.word % width == self.tag % width:
-            raise UserError(
-                f"{file.path}:{number} has {width} columns, so examples.word={self.word} and examples.tag={self.tag} "
-                "are the same one; separate columns by tabs or spaces, or set examples.tag"
-            )
+            same = f"examples.word={self.word} and examples.tag={self.tag} are the same one"
+            remedy = "separate columns by tabs or spaces, or set examples.tag"
+            raise UserError(f"{file.path}:{number} has {width} columns, so {same}; {remedy}")
         if len(columns) == width and columns[self.word].casefold() in _HEADERS:
             tags = {row[-1] for sentence in file.sentences for line, row in sentence if line != number}
             if tags and columns[-1] not in tags:
-                raise UserError(
-                    f"{file.path}:{number} has the tag {columns[-1]!r}, as no other line has, and looks like the names "
-                    "of the columns; remove the line"
-                )
+                looks = f"the tag {columns[-1]!r}, as no other line has, and looks like the names of columns"
+                raise UserError(f"{file.path}:{number} has {looks}; remove the line")
         file.check_words(self.word)
 
     def _record(self, sentence: list[tuple[int, list[str]]], file: ColumnFile) -> Record:
@@ -315,20 +312,16 @@ class Tagged(LabeledFormat):
         words, tags = record["words"], record.get("tags", ())
         for index, tag in enumerate(tags):
             if tag not in known:
-                raise UserError(
-                    f"{record.get(WHERE, 'this record')} starts a sentence whose word {index + 1} "
-                    f"({record['words'][index]!r}) has the tag {tag!r}, which the training file lacks"
-                    f"{self.limit_note} ({shorten(classes, 8)}); correct it, or the setting that chooses the tags"
-                )
+                where, word = record.get(WHERE, "this record"), f"word {index + 1} ({record['words'][index]!r})"
+                what = f"the tag {tag!r}, which the training file lacks{self.limit_note} ({shorten(classes, 8)})"
+                raise UserError(f"{where}: {word} has {what}; correct it, or the setting that chooses the tags")
         return np.array([known[tag] for tag in tags] or [UNTAGGED] * len(words), np.int32)
 
 
 def _check_tags(record: Record) -> None:
     if labels.IGNORED in record["tags"]:
-        raise UserError(
-            f"{record[WHERE]} has the tag {labels.IGNORED}, which marks ignored pieces in files for transformers; "
-            "write whole words, and the tag of each"
-        )
+        remedy = "write whole words, and the tag of each"
+        raise UserError(f"{record[WHERE]} has the tag {labels.IGNORED}, which marks ignored pieces; {remedy}")
 
 
 def _is_joined(character: str) -> bool:

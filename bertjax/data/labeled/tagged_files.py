@@ -94,10 +94,8 @@ class ColumnFile:
         for number, columns in sentence:
             if len(columns) != self.width:
                 name = {"\t": "tabs", " ": "spaces"}[self.separator]
-                raise UserError(
-                    f"{self.path}:{number} has {len(columns)} columns between {name}, and most lines have "
-                    f"{self.width}; correct the line"
-                )
+                most = f"{len(columns)} columns between {name}, and most lines have {self.width}"
+                raise UserError(f"{self.path}:{number} has {most}; correct the line")
 
     def check_words(self, column: int) -> None:
         """Raise UserError if a column counts the words of each sentence, or holds one text for all of them.
@@ -110,10 +108,8 @@ class ColumnFile:
         named = sum(len(set(words)) == 1 for words in sentences)
         for count, what in ((numbered, "the number of each word"), (named, "one text for all words of a sentence")):
             if self.width > 2 and sentences and count >= _MOST * len(sentences):
-                raise UserError(
-                    f"{self.path}: column {column} holds {what}, such as {sentences[0][0]!r}, and not the words; set "
-                    "examples.word to their column, in predict and evaluate with --word"
-                )
+                holds = f"column {column} holds {what}, such as {sentences[0][0]!r}, and not the words"
+                raise UserError(f"{self.path}: {holds}; set examples.word to their column, in a command with --word")
 
     def with_column(self, values: Iterable[str]) -> Iterator[str]:
         """Yield all lines, with one more column on each word: the next value."""
@@ -171,9 +167,7 @@ def read(path: str, tag_field: str, on_bad: OnBad) -> list[Record]:
         words, tags = _words(entry, word_field), entry.get(field)
         if not isinstance(tags, list) or len(tags) != len(words):
             count = f"{len(tags)} tags" if isinstance(tags, list) else "no list"
-            raise UserError(
-                f"{entry[WHERE]} has {count} in {field!r} and {len(words)} words in {word_field!r}; correct it"
-            )
+            raise UserError(f"{entry[WHERE]} has {count} in {field!r} and {len(words)} words in {word_field!r}; fix it")
         if bad := [tag for tag in tags if type(tag) not in (str, int) or not str(tag).strip()]:
             raise UserError(f"{entry[WHERE]} has the tag {str(bad[0])[:40]!r}; write texts or numbers")
         check_surrogates("".join(map(str, tags)), f"{entry[WHERE]}: {field}")
@@ -201,10 +195,8 @@ def _entries(path: str, tag_field: str, on_bad: OnBad, needs_tags: bool = True) 
     word_field = next((field for field in WORD_FIELDS if isinstance(first.get(field), list)), "")
     names = shorten([repr(name) for name in first if name != WHERE], 12)
     if not word_field:
-        raise UserError(
-            f"{first[WHERE]} has no list of words in {' or '.join(map(repr, WORD_FIELDS))}, it has {names}; write "
-            '{"tokens": [...], "tags": [...]}'
-        )
+        remedy = 'write {"tokens": [...], "tags": [...]}'
+        raise UserError(f"{first[WHERE]} has no list of words in 'tokens' or 'words', it has {names}; {remedy}")
     # Other lists, such as those of characters or relations, rarely have as many entries as there are words.
     lengths = {name: len(value) for name, value in first.items() if isinstance(value, list) and name != word_field}
     fitting = [name for name, length in lengths.items() if length == len(first[word_field])]

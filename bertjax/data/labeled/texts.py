@@ -63,7 +63,7 @@ class LabeledText(LabeledFormat):
             raise UserError("examples.text is empty; name the column of the text")
         if self.unlabeled and not (type(self) is LabeledText and self.label):
             raise UserError(
-                f"examples.unlabeled={self.unlabeled} needs examples.kind=labeled_text with a label; leave it out"
+                f"examples.unlabeled={self.unlabeled} needs examples.kind=labeled_text and a label; remove it"
             )
 
     @property
@@ -256,9 +256,8 @@ def _only(role: str, candidates: Sequence[str], values: dict[str, list[Any]], pa
         return candidates[0]
     shown = shorten([_described(name, column) for name, column in values.items()], 12)
     which = f"{' and '.join(map(repr, candidates))} may each be" if candidates else "none looks like"
-    raise UserError(
-        f"{path} has the columns {shown}; {which} the {role}: set examples.{role}={(candidates or list(values))[0]}"
-    )
+    example = (candidates or list(values))[0]
+    raise UserError(f"{path} has the columns {shown}; {which} the {role}: set examples.{role}={example}")
 
 
 def _described(name: str, values: list[Any]) -> str:

@@ -172,10 +172,8 @@ class Beam:
         except Exception as error:  # an unknown name, or any error in a user's class
             raise UserError(f"--runner={self.runner} cannot be made: {reason(error)}") from error
         if self.runner != HERE and not self._temp_location():
-            raise UserError(
-                f"--runner={self.runner} needs --temp_location, a folder that all workers can write, such as "
-                "--temp_location=gs://bucket/folder"
-            )
+            folder = "a folder that all workers can write, such as gs://bucket/folder"
+            raise UserError(f"--runner={self.runner} needs --temp_location, {folder}; set it")
 
     def identity(self, partial: Path) -> dict[str, Any]:
         # Finished pieces are in the work folder, so a resume needs the same one.

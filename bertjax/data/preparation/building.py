@@ -205,10 +205,8 @@ def _require_two(documents: dict[str, int], config: DataConfig) -> None:
         return
     given = {"filters": config.filters, "near_duplicates": config.near_duplicates.drop, "share": config.share < 1}
     changed = " or ".join(f"data.{name}" for name in ("heldout", *(name for name, is_set in given.items() if is_set)))
-    raise TooFew(
-        f"{corpora(config)} gives {train} training and {heldout} held-out documents, but two of each are needed; add "
-        f"documents (in .txt a blank line ends one), or change {changed}"
-    )
+    few = f"{train} training and {heldout} held-out documents, but two of each are needed"
+    raise TooFew(f"{corpora(config)} gives {few}; add documents (in .txt a blank line ends one), or change {changed}")
 
 
 def assemble(shards: Iterable[EncodedShard], read: Reading, folder: Path) -> dict:

@@ -51,10 +51,8 @@ class Dropped:
         """
         self._reasons[rule].add(reason)
         if len(self._reasons[rule]) > MOST_REASONS:
-            raise UserError(
-                f"the filter data.filters.{rule} gave more than {MOST_REASONS} different reasons, such as "
-                f"{printable(reason)[:60]!r}; a reason names the rule and not the document, correct the filter"
-            )
+            many = f"more than {MOST_REASONS} different reasons, such as {printable(reason)[:60]!r}"
+            raise UserError(f"the filter data.filters.{rule} gave {many}; let a reason name the rule, not the document")
         by_reason = self.numbers.setdefault(source, {}).setdefault(rule, {})
         by_reason[reason] = by_reason.get(reason, 0) + 1
         self.write(source=source, id=document, rule=rule, reason=reason, text=text[:TEXT_CHARACTERS])

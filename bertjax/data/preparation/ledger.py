@@ -56,11 +56,9 @@ def check(numbers: Numbers) -> None:
         read = entries.get(READ, [0, 0])
         found = [sum(entries.get(way, [0, 0])[i] for way in WAYS) for i in range(2)]
         if read != found:
-            raise RunFailed(
-                f"of source {source}, {read[0]:,} documents with {read[1]:,} characters were read, and {found[0]:,} "
-                f"with {found[1]:,} are in the store or counted as left out; no store is made: check the disk and run "
-                "the same command again, and report a second failure as a fault of bertjax"
-            )
+            were, are = (f"{count:,} documents with {characters:,} characters" for count, characters in (read, found))
+            remedy = "no store is made: check the disk and run the same command again"
+            raise RunFailed(f"of source {source}, {were} were read, and {are} are accounted for; {remedy}")
 
 
 def lines(numbers: Numbers) -> list[str]:

@@ -401,9 +401,8 @@ def object_of(line: bytes, where: str, field: str) -> dict[str, Any]:
     try:
         record = json.loads(text_of(line, where))
     except (ValueError, RecursionError) as error:
-        raise UserError(
-            f"{where} is not JSON ({reason_of(error)}); a .jsonl file holds one JSON object a line"
-        ) from None
+        remedy = "write one JSON object a line"
+        raise UserError(f"{where} is not JSON ({reason_of(error)}); {remedy}") from None
     if not isinstance(record, dict):
         raise UserError(f"{where} is not a JSON object but {str(record)[:40]!r}; write {{{field!r}: ...}}")
     return record

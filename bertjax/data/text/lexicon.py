@@ -104,9 +104,7 @@ def _mined(store: TokenStore, size: int) -> Path:
         return path
     phrases = _phrases(store, size)
     if not phrases:
-        raise UserError(
-            f"masking.lexicon={MINE!r} finds no phrases in {store.path}; name a file, or use masking.kind=words"
-        )
+        raise UserError(f"masking.lexicon={MINE!r} finds no phrases in {store.path}; name a file, or use kind=words")
     try:
         path.parent.mkdir(exist_ok=True)
         storage.write_text(path, "".join(f"{phrase}\n" for phrase in phrases))

@@ -48,10 +48,8 @@ def from_model(path: str | Path, lowercase: bool = False) -> Tokenizer:
 
         return wordpiece.from_vocab(path, lowercase)
     if lowercase:
-        raise UserError(
-            f"data.tokenizer.lowercase=True has no effect with data.tokenizer.model={str(path)!r}, which has its own "
-            "normalization; remove it"
-        )
+        model = f"data.tokenizer.model={str(path)!r}, which has its own normalization"
+        raise UserError(f"data.tokenizer.lowercase=True has no effect with {model}; remove it")
     if path.is_dir():
         return load(path)
     if path.suffix == ".json":

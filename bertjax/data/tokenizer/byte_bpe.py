@@ -66,10 +66,8 @@ def describe_files(vocab: Path, merges: Path, add_prefix_space: bool) -> bytes:
     lines = untrusted.read_text(merges).split("\n")
     pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
     if odd := next((piece for piece in ids if piece.endswith("</w>")), None):
-        raise UserError(
-            f"{vocab} has pieces of characters that end a word with </w>, such as {quoted(odd)}, and bertjax reads BPE "
-            "of bytes; save the tokenizer as another kind, or train one here"
-        )
+        kind = f"pieces that end a word with </w>, such as {quoted(odd)}, and bertjax reads BPE of bytes"
+        raise UserError(f"{vocab} has {kind}; save the tokenizer as another kind, or train one here")
     symbols = [symbol for names in tokenizers_library.EQUIVALENTS.values() for symbol in names if symbol in ids]
     return _describe(ids, pairs, [], symbols, BYTE_LEVEL | {"add_prefix_space": add_prefix_space})
 

@@ -51,18 +51,14 @@ def wordpiece(tokenizer: Tokenizer) -> HuggingFaceTokenizer:
       UserError: it is not WordPiece, or it has a second vocabulary already.
     """
     if isinstance(tokenizer, MixedTokenizer):
-        raise UserError(
-            "this tokenizer has a second vocabulary already (--mix); extend the model that it was made from"
-        )
+        raise UserError("this tokenizer has a second vocabulary already (--mix); extend the model it was made from")
     if isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.description["model"]["type"] == "WordPiece":
         return tokenizer
     is_byte_level = isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.is_byte_level
     of_characters = "BPE with byte fallback" if isinstance(tokenizer, ByteFallbackTokenizer) else "SentencePiece"
     kind = "byte-level BPE" if is_byte_level else of_characters
-    raise UserError(
-        f"new pieces need a WordPiece tokenizer, this one is {kind}, whose pieces have scores or merges that a list "
-        "does not give; train a tokenizer on the new corpus and pretrain with it instead"
-    )
+    remedy = "train a tokenizer on the new corpus and pretrain with it instead"
+    raise UserError(f"new pieces need a WordPiece tokenizer, this one is {kind}; {remedy}")
 
 
 def read(path: str | Path) -> list[str]:
@@ -74,9 +70,8 @@ def read(path: str | Path) -> list[str]:
     try:
         lines = Path(path).expanduser().read_text(encoding="utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
-        raise UserError(
-            f"--pieces={path} cannot be read ({error}); name a UTF-8 text file with a piece a line"
-        ) from None
+        remedy = "name a UTF-8 text file with a piece a line"
+        raise UserError(f"--pieces={path} cannot be read ({error}); {remedy}") from None
     if pieces := [line.strip() for line in lines if line.strip()]:
         return pieces
     raise UserError(f"--pieces={path} is empty; write a piece a line into it")
@@ -107,10 +102,8 @@ def mine(counts: collections.Counter, tokenizer: HuggingFaceTokenizer, number: i
         if (len(parts) > 1 or parts == [tokenizer.unk_id]) and tokenizer.words(word) == [word]:
             savings[word] = count * max(len(parts) - 1, 1)
     if len(savings) < number:
-        raise UserError(
-            f"--new-pieces={number} is too many: {len(savings)} words that the tokenizer splits occur at least "
-            f"{MIN_COUNT} times in the corpus; ask for at most {len(savings)}"
-        )
+        many = f"{len(savings)} words that the tokenizer splits occur at least {MIN_COUNT} times"
+        raise UserError(f"--new-pieces={number} is too many: {many}; ask for at most {len(savings)}")
     return sorted(savings, key=lambda word: (-savings[word], word))[:number]
 
 
@@ -161,10 +154,8 @@ def mix(first: HuggingFaceTokenizer, second: HuggingFaceTokenizer, share: float)
     if (other := second.description["model"]["continuing_subword_prefix"]) != prefix:
         raise UserError(f"--mix has pieces with {other!r} and the model {prefix!r}; name another tokenizer")
     if (ours := first.words(_CASED)) != (theirs := second.words(_CASED)):
-        raise UserError(
-            f"--mix reads {_CASED} as {' '.join(theirs)} and the model as {' '.join(ours)}; name a tokenizer with the "
-            "same data.tokenizer.lowercase"
-        )
+        differ = f"{_CASED} as {' '.join(theirs)} and the model as {' '.join(ours)}"
+        raise UserError(f"--mix reads {differ}; name a tokenizer with the same data.tokenizer.lowercase")
     # The first tokenizer's special symbols serve both vocabularies.
     pieces = [second.piece(i) for i in range(second.vocab_size) if i not in second.special_ids]
     new = [piece for piece in pieces if piece and piece not in vocab]
@@ -192,10 +183,8 @@ def _check_found(extended: HuggingFaceTokenizer, pieces: Sequence[str], prefix: 
             as_words = f"is read as {' '.join(map(repr, words))}"
             lost.append(f"{piece!r} {as_words if words != [whole] else 'is too long'}")
     if lost:
-        raise UserError(
-            f"no text could become {len(lost)} of the {len(pieces)} new pieces ({shorten(lost, separator='; ')}); "
-            "a piece is one word or, after ##, the rest of one, in the tokenizer's own spelling"
-        )
+        which = f"{len(lost)} of the {len(pieces)} new pieces ({shorten(lost, separator='; ')})"
+        raise UserError(f"no text could become {which}; write one word or, after ##, the rest of one, as it is read")
 
 
 def _without_continuation(tokenizer: HuggingFaceTokenizer, prefix: str) -> tuple[str, ...]:

@@ -378,9 +378,8 @@ def checked(tokenizer: HuggingFaceTokenizer, refused: str) -> HuggingFaceTokeniz
             raise UserError(f"{refused} has no symbols {', '.join(missing)}; add them to it, or train one here")
         tokenizer._check_model(tokenizer.description["model"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{refused} is not readable by the tokenizers package ({reason(error)}); name another"
-        ) from None
+        unread = f"is not readable by the tokenizers package ({reason(error)})"
+        raise UserError(f"{refused} {unread}; name another") from None
     # Text from a corpus must never turn into a control symbol.
     symbols = sorted(tokenizer.special_ids - ({tokenizer.unk_id} - {tokenizer.pad_id}))
     for symbol, spelling in zip(symbols, tokenizer.encode([tokenizer.piece(i) for i in symbols]), strict=True):

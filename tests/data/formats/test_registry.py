@@ -17,7 +17,7 @@ from tests.data.formats.splits import made, split_of
             "sentence_order",
             [[5], [6], [7]],
             64,
-            "examples.kind=sentence_order pairs consecutive sentences, but no",
+            "examples.kind=sentence_order pairs sentences, but no",
         ),
         ("segment_pairs", [[5, 5]], 64, "sentence pairs need at least two documents and there is 1; add documents"),
         ("sentence_pairs", [[5, 5]], 64, "sentence pairs need at least two documents and there is 1"),

@@ -324,7 +324,7 @@ def test_bad_settings_are_refused(make, complaint):
         ("conll", {"conllu": "xpos"}, "examples.conllu=xpos has no effect on"),
         ("conll", {"word": -4}, "has 3 columns, but examples.word=-4; correct it"),
         ("csv", {"label": "other"}, "has no column 'other'; it has 'text', 'label'"),
-        ("squad", {"max_question": 64}, "has no room for a context after a question of examples.max_question=64"),
+        ("squad", {"max_question": 64}, "has no room for a context after examples.max_question=64"),
     ],
 )
 def test_settings_that_do_not_fit_the_file(start, name, settings, complaint):
