@@ -70,21 +70,3 @@ def signaled(task: int) -> int:
 def wait(resume=""):
     while not os.path.exists(resume):
         time.sleep(0.01)
-
-
-def publish_nothing():
-    """Make this process wait where it would publish the store, so that whoever kills it cannot be too late."""
-    storage.publish = lambda *_: wait()
-
-
-def pause_after(number, resume=""):
-    """Make this process wait when it has the results of so many shards, until the file `resume` exists, or for ever."""
-    unordered = workers.unordered
-
-    def paused(work, tasks, processes):
-        for count, answer in enumerate(unordered(work, tasks, processes), 1):
-            yield answer
-            if count == number:
-                wait(resume)
-
-    workers.unordered = paused

@@ -62,7 +62,7 @@ class Losing(Local):
 
 
 def test_a_store_that_lacks_a_document_is_not_made(config):
-    with pytest.raises(RunFailed, match="of source corpus, 200 documents with .* were read, and 199 with .* no store"):
+    with pytest.raises(RunFailed, match="of source corpus, 200 documents with .* were read, and 199 documents .* no store"):
         prepare(config, Losing())
 
 
