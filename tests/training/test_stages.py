@@ -14,6 +14,7 @@ from bertjax.config import config_file, export
 from bertjax.config.opening import SavedModel
 from bertjax.interop import card
 from bertjax.training.config import Stage
+from bertjax.training.loss import count_micro_batches
 from bertjax.training.run.record import read_checkpoint
 from bertjax.training.stages import StepSpec, Timetable
 from tests import runs
@@ -156,3 +157,10 @@ def test_a_run_resumes_bit_for_bit_between_stages_with_other_bases(flags, tmp_pa
     assert merge.run([early, f"{tmp_path / 'parted'}@6"], tmp_path / "mean").encoder.block.rotary_base == 10.0
     assert export.read(tmp_path / "mean").encoder.block.rotary_base == 10.0
     assert "| stages | 6 steps of 8 x 16 tokens |" in card._data(SavedModel(early).export)
+
+
+@given(st.integers(1, 200), st.integers(1, 64), st.integers(1, 4000))
+def test_micro_batches_are_the_fewest_that_are_small_enough(rows, seq_len, micro_tokens):
+    count = count_micro_batches(rows, seq_len, micro_tokens)
+    possible = [parts for parts in range(1, rows + 1) if rows % parts == 0 and rows // parts * seq_len <= micro_tokens]
+    assert count == (min(possible) if possible else rows)
