@@ -50,10 +50,9 @@ _CONFIG_REFUSED = {
     "is_causal": ((False,), "its tokens see only earlier ones"),
     "rope_scaling": (({"rope_type": "default"}, {"type": "default"}), "its rotary positions are scaled"),
 }
-# Rates of dropout beside the one that a family reads; null means that one.
-_FURTHER_DROPOUT = ("mlp_dropout", "classifier_dropout", "classifier_dropout_prob", "cls_dropout")
-# {model_type: the rate that transformers applies to attention's output as well}
-_ATTENTION_OUTPUT_DROPOUT = {"modernbert": "attention_dropout"}
+# Rates of dropout beside the one that a family reads; null means that one. transformers applies the last one to the
+# output of attention as well, in ModernBERT.
+_FURTHER_DROPOUT = ("mlp_dropout", "classifier_dropout", "classifier_dropout_prob", "cls_dropout", "attention_dropout")
 # {model_type: {alternative name: the family's own name}}, `attribute_map` of the config classes.
 _ALIASES = {
     "eurobert": {"clf_pooling": "classifier_pooling"},  # in folders of the authors' code
@@ -99,17 +98,8 @@ _TOKENIZER_REFUSED = {
     "add_bos_token": ((False,), "texts start with another symbol there"),
     "add_eos_token": ((False,), "texts end with another symbol there"),
 }
-# {key: (harmless values, the note on any other value)}
-_TOKENIZER_NOTED = {
-    "do_basic_tokenize": (
-        (None, True),
-        "which only the slow class of transformers follows: bertjax splits punctuation, as the fast one does",
-    ),
-    "truncation_side": (
-        (None, "right"),
-        "which keeps the end of a text that is too long: bertjax keeps its start",
-    ),
-}
+# {key: values that bertjax follows}; others give a note. Only slow classes may leave punctuation in words.
+_TOKENIZER_NOTED = {"do_basic_tokenize": (True,), "truncation_side": ("right",)}
 _SYMBOLS_READ = frozenset(key for key in _TOKENIZER_READ if key.endswith(("_token", "special_tokens")))
 
 
@@ -136,27 +126,21 @@ def notes_of_config(config: Mapping[str, Any], read: Iterable[str]) -> list[str]
 
 
 def notes_of_dropout(config: Mapping[str, Any], key: str, rate: float) -> list[str]:
-    """Return notes on further rates of dropout outside of attention, since bertjax has one.
+    """Return a note on further rates of dropout outside of attention, since bertjax has one.
 
     Args:
       config: content of `config.json`.
       key: name of the rate that bertjax reads.
       rate: its value.
     """
-    others = {name: config.get(name) for name in _FURTHER_DROPOUT}
-    notes = []
-    if lost := [f"{name}={quoted(value)}" for name, value in others.items() if value not in (None, rate)]:
-        notes.append(
-            f"config.json has {' and '.join(lost)}; bertjax has one rate of dropout outside of attention and takes "
-            f"{key}={rate}: set model.dropout to train with another"
-        )
-    name = _ATTENTION_OUTPUT_DROPOUT.get(str(config.get("model_type")))
-    if name and (on_output := config.get(name, 0.0)) != rate:
-        notes.append(
-            f"config.json has {name}={quoted(on_output)}, which transformers applies to attention's output too; "
-            f"bertjax takes {key}={rate} there"
-        )
-    return notes
+    names = _FURTHER_DROPOUT if config.get("model_type") == "modernbert" else _FURTHER_DROPOUT[:-1]
+    lost = [f"{name}={quoted(config[name])}" for name in names if config.get(name) not in (None, rate)]
+    if not lost:
+        return []
+    return [
+        f"config.json has {' and '.join(lost)}; bertjax has one rate of dropout outside of attention and takes "
+        f"{key}={rate}: set model.dropout to train with another"
+    ]
 
 
 def notes_of_tokenizer(settings: Mapping[str, Any], symbols: Mapping[str, Any]) -> list[str]:
@@ -164,20 +148,29 @@ def notes_of_tokenizer(settings: Mapping[str, Any], symbols: Mapping[str, Any]) 
     known = _TOKENIZER_READ | _TOKENIZER_HARMLESS | _TOKENIZER_NOTED.keys()
     notes = _notes("tokenizer_config.json", settings, known, _TOKENIZER_REFUSED)
     notes += [
-        f"tokenizer_config.json has {key}={quoted(settings[key])}, {note}"
-        for key, (harmless, note) in _TOKENIZER_NOTED.items()
-        if settings.get(key) not in harmless
+        f"tokenizer_config.json has {odd}, which bertjax does not follow" for odd in unusual(settings, _TOKENIZER_NOTED)
     ]
-    return [*notes, *_notes("special_tokens_map.json", symbols, _SYMBOLS_READ, {})]
+    return [*notes, *notes_of_unknown("special_tokens_map.json", symbols, _SYMBOLS_READ)]
 
 
 def _notes(file: str, settings: Mapping[str, Any], known: Set[str], refused: Mapping[str, tuple]) -> list[str]:
     for key, (plain, what) in refused.items():
-        value = None if key in known else settings.get(key)
-        # Files list many settings as null, {} or [] that nobody set.
-        if not (value is None or value in plain or value == {} or value == []):
-            raise UserError(f"{file} has {key}={quoted(value)}: {what}, and bertjax does not do so")
-    unknown = sorted(settings.keys() - known - refused.keys())
-    if not unknown:
+        if key not in known and (odd := unusual(settings, {key: plain})):
+            raise UserError(f"{file} has {odd[0]}: {what}, and bertjax does not do so")
+    return notes_of_unknown(file, settings, known | refused.keys())
+
+
+def unusual(settings: Mapping[str, Any], plain: Mapping[str, tuple]) -> list[str]:
+    """Return `KEY=VALUE` for each setting of `plain` whose value is neither empty nor one of the values there.
+
+    Files list many settings as null, {} or [] that nobody set.
+    """
+    values = {key: settings.get(key) for key in plain}
+    return [f"{key}={quoted(v)}" for key, v in values.items() if v not in (None, {}, []) and v not in plain[key]]
+
+
+def notes_of_unknown(file: str, settings: Mapping[str, Any], known: Set[str]) -> list[str]:
+    """Return a note on the settings of a file that no table has."""
+    if not (unknown := sorted(settings.keys() - known)):
         return []
     return [f"{file} has settings that bertjax does not know and leaves out: {shorten(list(map(quoted, unknown)))}"]

@@ -74,18 +74,9 @@ _MPNET = {
 }
 # A class that lays out texts by two settings, whatever the template of its `tokenizer.json` is.
 _GEMMA = "Gemma"
-# Classes with code that splits words or arranges ids: their files alone would give other ids.
-_OWN_CODE = {
-    "BertJapanese": "splits words by MeCab, Sudachi or Juman",
-    **dict.fromkeys(("KoBert", "KoBERT"), "joins a SentencePiece model with a vocabulary of its own"),
-    "Bertweet": "rewrites users, links and emoji and splits words by fastBPE",
-    "Phobert": "splits words by fastBPE",
-    **dict.fromkeys(("Flaubert", "XLM"), "splits words by rules of each language"),
-    "RoFormer": "splits Chinese words by rjieba",
-    "Canine": "reads characters",
-}
-# A file of classes in `_OWN_CODE`.
-_FASTBPE = "bpe.codes"
+# Classes with code that splits words or arranges ids, such as MeCab: their files alone would give other ids.
+_OWN_CODE = frozenset("BertJapanese KoBert KoBERT Bertweet Phobert Flaubert XLM RoFormer Canine".split())
+_FASTBPE = "bpe.codes"  # a file of some of them
 _REMEDY = "use a checkpoint with a tokenizer.json, or train a tokenizer here and continue from the model"
 
 
@@ -131,21 +122,6 @@ class TokenizerClass:
         inputs = self.settings.get("model_input_names")
         return self.facts.has_segments if inputs is None else "token_type_ids" in inputs
 
-    @property
-    def family(self) -> str:
-        """The family whose order of ids a SentencePiece model has: the class decides, as in `AutoTokenizer`."""
-        return self.facts.family or str(self.config.get("model_type"))
-
-    @property
-    def keeps_prefix_space(self) -> bool:
-        """Whether it leaves `add_prefix_space` of a `tokenizer.json` as it is; only that of transformers 5."""
-        return self.name == "TokenizersBackend"
-
-    @property
-    def rewrites_normalizer(self) -> bool:
-        """Whether it overrides the normalizer of a `tokenizer.json` with its own settings, as BERT's classes do."""
-        return self.facts.file == _VOCAB or not self.name
-
     def with_symbols(self) -> dict[str, Any]:
         """Return `tokenizer_config.json` with the symbols of the class, where the names of pieces do not tell them."""
         bounds = dict(zip(("bos_token", "eos_token"), self.facts.bounds, strict=True))
@@ -163,16 +139,15 @@ class TokenizerClass:
           UserError: the class has its own code, or uses another kind of file.
         """
         name, named, settings = self.name, self.named, self.settings
-        if named is not None and name in _OWN_CODE:
+        signs = {
+            f"tokenizer_class={quoted(named)}": named is not None and name in _OWN_CODE,
+            # Python files in the folder, which transformers runs with trust_remote_code=True.
+            f"tokenizer_class={quoted(named)} with auto_map": bool(settings.get("auto_map")),
+            f"a {_FASTBPE}, the merges of fastBPE": kind != "tokenizer.json" and (folder / _FASTBPE).exists(),
+        }
+        if own_code := next((sign for sign, is_there in signs.items() if is_there), ""):
             raise UserError(
-                f"{folder} has tokenizer_class={quoted(named)}, which {_OWN_CODE[name]}, and bertjax has no such code; "
-                f"{_REMEDY}"
-            )
-        # `auto_map` names Python files in the folder, which transformers runs with trust_remote_code=True.
-        if settings.get("auto_map"):
-            raise UserError(
-                f"{folder} has a tokenizer with code of its own, tokenizer_class={quoted(named)} with auto_map, which "
-                f"bertjax does not run; {_REMEDY}"
+                f"{folder} has {own_code}: words are split by code of its own, which bertjax does not run; {_REMEDY}"
             )
         if name == _GEMMA and not (settings.get("add_bos_token", True) and settings.get("add_eos_token")):
             raise UserError(
@@ -182,32 +157,24 @@ class TokenizerClass:
             )
         if kind == "tokenizer.json":
             return
-        if (folder / _FASTBPE).exists():
-            raise UserError(
-                f"{folder} has a {_FASTBPE}, the merges of fastBPE (PhobertTokenizer, BertweetTokenizer), which "
-                f"bertjax does not read; {_REMEDY}"
-            )
         file = kind if kind in _READ_AS else _SPIECE
         # Some ALBERTs were published with BERT's vocab.txt and no setting that says so. Runs name no class.
         is_usual = (name, kind) == ("Albert", _VOCAB) or kind == "tokenizer.model"
         if self.facts.file not in ("", file) and not (named is None and is_usual):
-            what = (
-                f"tokenizer_class={quoted(named)}" if named else f"model_type={quoted(self.config.get('model_type'))}"
-            )
+            key, value = ("tokenizer_class", named) if named else ("model_type", self.config.get("model_type"))
             raise UserError(
-                f"{folder} has {what} and only {kind}, which bertjax reads as {_READ_AS[file]} does; {_REMEDY}, or set "
-                f'"tokenizer_class": "{_READ_AS[file]}" in tokenizer_config.json if it is one'
+                f"{folder} has {key}={quoted(value)} and only {kind}, which bertjax reads as {_READ_AS[file]} does; "
+                f'{_REMEDY}, or set "tokenizer_class": "{_READ_AS[file]}" in tokenizer_config.json if it is one'
             )
 
     @property
     def notes(self) -> list[str]:
         """A note if a `tokenizer.json` belongs to an unknown class, or one that lays out pairs in another way."""
         if self.name == _GEMMA:
-            note = (
+            return [
                 "the second text of a pair follows [SEP], as in transformers 5; in 4, GemmaTokenizer adds [CLS] to it"
-            )
-            return [note]
-        if self.name in _KNOWN or self.name in _OWN_CODE:
+            ]
+        if self.name in _KNOWN:
             return []
         return [f"tokenizer_class={self.name}Tokenizer is not known; its tokenizer.json is read as it is"]
 

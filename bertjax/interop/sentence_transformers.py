@@ -14,6 +14,7 @@ import numpy as np
 
 from bertjax.config.export import Export
 from bertjax.interop import weights
+from bertjax.interop.foreign_settings import notes_of_unknown, unusual
 from bertjax.interop.names import ENCODER_ONLY
 from bertjax.interop.task_heads import MEAN, ON_EXAMPLES, first_objective
 from bertjax.interop.tokenizers import load_if_there, load_json
@@ -35,37 +36,23 @@ _COMPUTED = ("Pooling", "Normalize", "Dropout")
 _PACKAGE = "sentence_transformers."
 _ENCODER_FILES = "sentence_*_config.json"  # the first versions had one name per family
 _PROMPTS = "config_sentence_transformers.json"
-# {key: harmless values} for the settings of encoder, pooling and prompts; `()` means that any value is read or
-# harmless. Keys that are not listed give a note.
-_ENCODER_KEYS = {
-    "max_seq_length": (),
-    "do_lower_case": (),
+# Settings of encoder, pooling and prompts that are read or change nothing, and {key: values that bertjax follows}. Keys
+# that are not listed give a note.
+_ENCODER_READ = frozenset({"max_seq_length", "do_lower_case", "unpad_inputs", "tokenizer_name_or_path"})
+_ENCODER_FOLLOWED = {
     "transformer_task": ("feature-extraction", "sequence-classification"),
     "modality_config": tuple(
         {"text": {"method": "forward", "method_output_name": name}}
         for name in ("last_hidden_state", ["last_hidden_state"], "logits")
     ),
     "module_output_name": ("token_embeddings", "scores"),
-    "unpad_inputs": (),
-    "model_args": ({},),
-    "config_args": ({},),
-    "tokenizer_args": ({},),
-    "tokenizer_name_or_path": (),
-    "processing_kwargs": ({},),
-    "query_length": (None,),
-    "document_length": (None,),
-    "query_expansion": (False, None),
+    **dict.fromkeys(("model_args", "config_args", "tokenizer_args", "processing_kwargs"), ()),
+    **dict.fromkeys(("query_length", "document_length"), ()),
+    "query_expansion": (False,),
 }
-_POOLING_KEYS = {
-    **dict.fromkeys((*_MODES, "pooling_mode_weightedmean_tokens", "pooling_mode_lasttoken", "pooling_mode"), ()),
-    **dict.fromkeys(("word_embedding_dimension", "embedding_dimension"), ()),
-    "include_prompt": (True,),
-}
-_PROMPT_KEYS = {
-    **dict.fromkeys(("__version__", "model_type", "similarity_fn_name", "prompts", "default_prompt_name"), ()),
-    "activation_fn": (),
-    "truncate_dim": (None,),
-}
+_POOLING_FOLLOWED = {"include_prompt": (True,)}
+_PROMPTS_READ = frozenset("__version__ model_type similarity_fn_name prompts default_prompt_name activation_fn".split())
+_PROMPTS_FOLLOWED = {"truncate_dim": ()}
 
 
 class Embedder(NamedTuple):
@@ -173,10 +160,8 @@ def read(folder: Path, encoder_only: bool = False) -> Embedder:
     paths = [_inside(folder, module.get("path", "")) for module in modules]
     if not kinds or kinds[0] not in _ENCODERS:
         raise UserError(f"{folder / MODULES} starts with {quoted(kinds[:1])}; bertjax reads a Transformer")
-    left_out, encoder = (
-        [f"code of its own ({quoted(name)})" for name in types if not name.startswith(_PACKAGE)],
-        paths[0],
-    )
+    encoder = paths[0]
+    left_out = [f"code of its own ({quoted(name)})" for name in types if not name.startswith(_PACKAGE)]
     for kind, path in zip(kinds[1:], paths[1:], strict=True):
         if kind not in _COMPUTED:
             left_out.append(f"the module {quoted(path.name)} ({quoted(kind)})")
@@ -192,9 +177,8 @@ def read(folder: Path, encoder_only: bool = False) -> Embedder:
                 f"{path}, which sets how embeddings are pooled, does not exist; download it beside the others"
             )
         pooling = load_if_there(path)
-        modes, odd = _modes(pooling), _odd(pooling, _POOLING_KEYS)
-        left_out += [f"{name} of its pooling" for name in odd]
-        if modes != ["mean"]:
+        left_out += [f"{odd} of its pooling" for odd in unusual(pooling, _POOLING_FOLLOWED)]
+        if (modes := _modes(pooling)) != ["mean"]:
             is_normalized = False  # of no use to other vectors
             notes.append(
                 f"sentence-transformers pools this model by {shorten(list(map(quoted, modes)))}, and bertjax predict "
@@ -204,27 +188,26 @@ def read(folder: Path, encoder_only: bool = False) -> Embedder:
         notes.append("embeddings are scaled to length 1, as in sentence-transformers")
     # Of several, BERT's comes first, as in sentence-transformers.
     file = min(encoder.glob(_ENCODER_FILES), key=lambda path: ("_bert_" not in path.name, path.name), default=None)
-    settings = load_json(file) if file else {}
-    left_out += [f"{name} of {file.name}" for name in _odd(settings, _ENCODER_KEYS)] if file else []
-    prompts, more = _prompts(folder)
-    left_out += prompts
-    notes += more
+    settings, about = load_json(file) if file else {}, load_if_there(folder / _PROMPTS)
+    name = file.name if file else ""
+    left_out += [f"{odd} of {name}" for odd in unusual(settings, _ENCODER_FOLLOWED)]
+    left_out += [f"{odd} of {_PROMPTS}" for odd in unusual(about, _PROMPTS_FOLLOWED)]
+    prompts = {name: text for name, text in (about.get("prompts") or {}).items() if text}
+    if (default := about.get("default_prompt_name")) in prompts:
+        left_out.append(f"the prompt {quoted(prompts[default])} before each text")
+    elif prompts:
+        named = shorten([f"{quoted(name)}: {quoted(text)}" for name, text in prompts.items()])
+        notes.append(f"the model has prompts ({named}); write them before the texts that are embedded")
     if left_out and not encoder_only:
         raise UserError(
             f"{folder} embeds with {' and '.join(left_out)}, which bertjax does not compute; {ENCODER_ONLY}"
         )
     notes += [f"not converted: {what}" for what in left_out]
-    for path, content, keys in (
-        (file, settings, _ENCODER_KEYS),
-        (folder / _PROMPTS, load_if_there(folder / _PROMPTS), _PROMPT_KEYS),
-    ):
-        if unknown := sorted(content.keys() - keys.keys()):
-            names = shorten(list(map(quoted, unknown)))
-            notes.append(f"{path.name} has settings that bertjax does not know and leaves out: {names}")
+    notes += notes_of_unknown(name, settings, _ENCODER_READ | _ENCODER_FOLLOWED.keys())
+    notes += notes_of_unknown(_PROMPTS, about, _PROMPTS_READ | _PROMPTS_FOLLOWED.keys())
     limit = settings.get("max_seq_length")
     if limit is not None and (type(limit) is not int or limit < 3):
         raise UserError(f"{file} has max_seq_length={quoted(limit)}; write the most tokens of a text, at least 3")
-    about = load_if_there(folder / _PROMPTS)
     is_embedder, activation = about.get("model_type") != "CrossEncoder", str(about.get("activation_fn") or "")
     lowercase = bool(settings.get("do_lower_case"))
     return Embedder(encoder, is_embedder, activation, limit or 0, lowercase, is_normalized, tuple(notes))
@@ -245,23 +228,3 @@ def _modes(pooling: Mapping[str, Any]) -> list[str]:
     return [mode.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token") for mode in flags] or [
         "mean"
     ]
-
-
-def _odd(settings: Mapping[str, Any], keys: Mapping[str, tuple]) -> list[str]:
-    """Return `KEY=VALUE` for each setting with a value that is not harmless."""
-    known = {key: values for key, values in keys.items() if values and key in settings}
-    return [f"{key}={quoted(settings[key])}" for key, values in known.items() if settings[key] not in values]
-
-
-def _prompts(folder: Path) -> tuple[list[str], list[str]]:
-    """Return errors (a prompt before every text, odd settings) and notes (prompts that a caller may choose)."""
-    settings = load_if_there(folder / _PROMPTS)
-    prompts = {name: text for name, text in (settings.get("prompts") or {}).items() if text}
-    default = settings.get("default_prompt_name")
-    left_out = [f"{name} of {_PROMPTS}" for name in _odd(settings, _PROMPT_KEYS)]
-    if default in prompts:
-        return [*left_out, f"the prompt {quoted(prompts[default])} before each text"], []
-    if not prompts:
-        return left_out, []
-    named = shorten([f"{quoted(name)}: {quoted(text)}" for name, text in prompts.items()])
-    return left_out, [f"the model has prompts ({named}); write them before the texts that are embedded"]

@@ -144,15 +144,18 @@ def _read(folder: Path, lowercase: bool) -> Found:
         )
     # Older files have no template: the class lays out pairs.
     separators = layout.separators if layout else 1 if is_json else own.facts.separators
-    if own.rewrites_normalizer and is_json:
-        _as_bert_normalizes(description, settings)
+    # Classes of BERT override the normalizer of a tokenizer.json with their own settings.
+    if is_json and (own.facts.file == VOCAB or not own.name):
+        normalizer = description.get("normalizer")
+        if (normalizer or {}).get("type") == "BertNormalizer":
+            normalizer |= _normalization(settings)
     if lowercase:
         steps = [description["normalizer"]] if description.get("normalizer") else []
         description["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *steps]}
     splitter = description.get("pre_tokenizer")
     is_byte_level = splitter and "add_prefix_space" in splitter and splitter["type"] == "ByteLevel"
-    if is_byte_level and not own.keeps_prefix_space:
-        splitter["add_prefix_space"] = bool(settings.get("add_prefix_space"))  # as the classes of transformers 4 do
+    if is_byte_level and own.name != "TokenizersBackend":  # only that of transformers 5 leaves it as it is
+        splitter["add_prefix_space"] = bool(settings.get("add_prefix_space"))
     return Found(_laid_out(description, layout, separators, str(folder / kind)), notes, has_segments)
 
 
@@ -215,7 +218,9 @@ def _described(folder: Path, kind: str, own: TokenizerClass) -> tuple[dict[str, 
         prefix = bool(settings.get("add_prefix_space"))
         return json.loads(byte_bpe.describe_files(folder / kind, folder / _MERGES, prefix)), []
     if kind != VOCAB:
-        return sentencepiece_json.describe_published(folder / kind, own.family, settings), []
+        # The class decides on the order of ids, as in `AutoTokenizer`.
+        family = own.facts.family or str(own.config.get("model_type"))
+        return sentencepiece_json.describe_published(folder / kind, family, settings), []
     description = json.loads(wordpiece.describe_vocab(folder / VOCAB, settings.get("do_lower_case", True)))
     pieces, normalizer = description["model"]["vocab"], description["normalizer"]["normalizers"][-1]
     if not any(piece.startswith(wordpiece.PREFIX) for piece in pieces) and any(WORD_START in p for p in pieces):
@@ -246,13 +251,6 @@ def _note_on_case(pieces: Iterable[str]) -> list[str]:
 
 def _is_changed(letter: str) -> bool:
     return letter != unicodedata.normalize("NFD", letter.lower())[0]
-
-
-def _as_bert_normalizes(description: dict, settings: dict) -> None:
-    """Override a BERT normalizer with the settings in `tokenizer_config.json`, as BERT's classes do."""
-    normalizer = description.get("normalizer")
-    if (normalizer or {}).get("type") == "BertNormalizer":
-        normalizer |= _normalization(settings)
 
 
 def _read_sentencepiece(folder: Path, description: dict, files: foreign_tokenizers.Declared) -> Tokenizer:

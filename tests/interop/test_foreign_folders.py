@@ -50,16 +50,16 @@ def params_of(folder, **options):
 @pytest.mark.parametrize(
     "named, place, does",
     [
-        ("BertJapaneseTokenizer", "tokenizer_config.json", "splits words by MeCab, Sudachi or Juman"),
-        ("KoBertTokenizer", "config.json", "joins a SentencePiece model"),
-        ("BertweetTokenizer", "tokenizer_config.json", "rewrites users"),
+        ("BertJapaneseTokenizer", "tokenizer_config.json", "words are split by code"),
+        ("KoBertTokenizer", "config.json", "words are split by code"),
+        ("BertweetTokenizer", "tokenizer_config.json", "words are split by code"),
         ("HerbertTokenizer", "config.json", "and only vocab.txt, which bertjax reads as BertTokenizer does"),
         ("RobertaTokenizer", "tokenizer_config.json", "and only vocab.txt, which bertjax reads as BertTokenizer does"),
     ],
 )
 def test_classes_whose_files_do_not_suffice_are_refused_by_name(folder, named, place, does):
     change(older(folder) / place, tokenizer_class=named)
-    with pytest.raises(UserError, match=f"has tokenizer_class='{named}',? .*{does}"):
+    with pytest.raises(UserError, match=f"has tokenizer_class='{named}':? {does}"):
         huggingface.read(folder)
 
 
@@ -69,7 +69,7 @@ def test_code_of_its_own_and_pieces_of_other_kinds_are_refused(folder):
         tokenizer_class="BertTokenizer",
         auto_map={"AutoTokenizer": ["a", None]},
     )
-    with pytest.raises(UserError, match="tokenizer_class='BertTokenizer' with auto_map, which bertjax does not run"):
+    with pytest.raises(UserError, match="tokenizer_class='BertTokenizer' with auto_map: words are split by code"):
         huggingface.read(folder)
     (folder / "tokenizer_config.json").unlink()
     vocab = (folder / "vocab.txt").read_text()
@@ -77,7 +77,7 @@ def test_code_of_its_own_and_pieces_of_other_kinds_are_refused(folder):
     with pytest.raises(UserError, match="has pieces of SentencePiece .*, as that of KoBertTokenizer"):
         huggingface.read(folder)
     (folder / "bpe.codes").write_text("e r 12\n")
-    with pytest.raises(UserError, match=r"has a bpe.codes, the merges of fastBPE \(Phobert"):
+    with pytest.raises(UserError, match=r"has a bpe.codes, the merges of fastBPE: words"):
         huggingface.read(folder)
     for name in ("vocab.txt", "bpe.codes"):
         (folder / name).unlink()
