@@ -8,7 +8,7 @@ weights, so `{layer}` in the table is a group number. The dropout before the sen
 from bertjax.interop import names
 from bertjax.interop.bert import FIXED, KEYS
 from bertjax.interop.family import MLM, POOLER, SOP, Family
-from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
+from bertjax.interop.task_heads import TaskHead, task_heads
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.config import EncoderConfig
 
@@ -55,10 +55,7 @@ FAMILY = _Albert(
         frozenset({POOLER}): "Model",
         frozenset(): "Model",
     },
-    task_heads=task_heads(
-        sequence=TaskHead(SEQUENCE, "classifier", "albert.pooler"),
-        choice=TaskHead(CHOICES, "classifier", "albert.pooler"),
-    ),
+    task_heads=task_heads(TaskHead("classifier", "albert.pooler")),
     keys=KEYS
     | {"activation": "hidden_act", "embeddings.width": "embedding_size", "sharing_groups": "num_hidden_groups"},
     defaults=EncoderConfig(
@@ -73,8 +70,5 @@ FAMILY = _Albert(
         attention_dropout=0.0,
     ),
     fixed=FIXED | {"inner_group_num": 1},
-    tied={
-        "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
-        "predictions.decoder.bias": "predictions.bias",
-    },
+    decoder="predictions.decoder",
 )

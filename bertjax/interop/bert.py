@@ -9,7 +9,7 @@ import dataclasses
 
 from bertjax.interop import names
 from bertjax.interop.family import CLM, MLM, NSP, POOLER, Family, parts_in
-from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
+from bertjax.interop.task_heads import TaskHead, task_heads
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL, LEFT_TO_RIGHT
 from bertjax.runtime.errors import UserError
@@ -51,9 +51,6 @@ class _Bert(Family):
             )
         return frozenset({CLM})
 
-    def auto_of(self, parts):
-        return "AutoModelForCausalLM" if CLM in parts else super().auto_of(parts)
-
     def refusals(self, encoder, pad_id):
         if encoder.direction == LEFT_TO_RIGHT:  # fine with a causal LM head, which `complaints` checks
             encoder = dataclasses.replace(encoder, direction=BIDIRECTIONAL)
@@ -91,15 +88,10 @@ FAMILY = _Bert(
         frozenset({POOLER}): "Model",
         frozenset(): "Model",
     },
-    task_heads=task_heads(
-        sequence=TaskHead(SEQUENCE, "classifier", "bert.pooler.dense"),
-        choice=TaskHead(CHOICES, "classifier", "bert.pooler.dense"),
-    ),
+    autos={"LMHeadModel": "AutoModelForCausalLM"},
+    task_heads=task_heads(TaskHead("classifier", "bert.pooler.dense")),
     keys=KEYS | {"activation": "hidden_act"},
     defaults=EncoderConfig(vocab_size=30522),
     fixed=FIXED,
-    tied={
-        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-    },
+    decoder="cls.predictions.decoder",
 )

@@ -11,7 +11,7 @@ Published files also hold tensors that no class reads: their head on replaced to
 from bertjax.interop import names
 from bertjax.interop.bert import KEYS_WITHOUT_SEGMENTS
 from bertjax.interop.family import MLM, POOLER, RTD, Family, Fixed
-from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
+from bertjax.interop.task_heads import TaskHead, task_heads
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.deberta import DebertaBlock
 from bertjax.models.config import EncoderConfig
@@ -62,8 +62,7 @@ class _Deberta(Family):
         return kept, [*notes, "generator and heads not exported: transformers has no class with them"]
 
     def canonical(self, tensors, encoder_only=False):
-        named = super().canonical(tensors, encoder_only)
-        return {_LEGACY.get(name, name): tensor for name, tensor in named.items()}
+        return super().canonical({_LEGACY.get(name, name): tensor for name, tensor in tensors.items()}, encoder_only)
 
 
 FAMILY = _Deberta(
@@ -89,10 +88,7 @@ FAMILY = _Deberta(
     ),
     parts={MLM: names.masked_lm(f"{_HEAD}.dense", f"{_HEAD}.LayerNorm", f"{_HEAD}.bias")},
     classes={frozenset({MLM}): "ForMaskedLM", frozenset(): "Model"},
-    task_heads=task_heads(
-        sequence=TaskHead(SEQUENCE, "classifier", "pooler.dense", _POOLER),
-        choice=TaskHead(CHOICES, "classifier", "pooler.dense", _POOLER),
-    ),
+    task_heads=task_heads(TaskHead("classifier", "pooler.dense", _POOLER)),
     keys=KEYS_WITHOUT_SEGMENTS
     | {"activation": "hidden_act", "block.buckets": _BUCKETS, "block.max_distance": _LARGEST},
     defaults=EncoderConfig(
@@ -117,10 +113,7 @@ FAMILY = _Deberta(
     derived={"embedding_size": "width", "pooler_hidden_size": "width", "attention_head_size": "head_channels"},
     further=_HARMLESS | {_TERMS},
     prefix="deberta.",
-    tied={
-        f"{_LEGACY_HEAD}.decoder.weight": "deberta.embeddings.word_embeddings.weight",
-        f"{_LEGACY_HEAD}.decoder.bias": f"{_LEGACY_HEAD}.bias",
-    },
+    decoder=f"{_LEGACY_HEAD}.decoder",
     has_flax=False,
     since="4.48",
     unread=r"^mask_predictions\.|embeddings\.position_embeddings\.|embeddings\.word_embeddings\._weight$",

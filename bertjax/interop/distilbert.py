@@ -8,7 +8,7 @@ initialized: the checkpoint contains the table either way.
 from bertjax.interop import names
 from bertjax.interop.bert import KEYS
 from bertjax.interop.family import MLM, Family
-from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
+from bertjax.interop.task_heads import TaskHead, task_heads
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.config import EncoderConfig
 
@@ -33,10 +33,7 @@ FAMILY = Family(
     parts={MLM: names.masked_lm("vocab_transform", "vocab_layer_norm", "vocab_projector.bias")},
     classes={frozenset({MLM}): "ForMaskedLM", frozenset(): "Model"},
     # There is no pooler, but `pre_classifier` computes the same: a dense layer on [CLS], here with a ReLU.
-    task_heads=task_heads(
-        sequence=TaskHead(SEQUENCE, "classifier", "pre_classifier"),
-        choice=TaskHead(CHOICES, "classifier", "pre_classifier"),
-    ),
+    task_heads=task_heads(TaskHead("classifier", "pre_classifier")),
     keys={name: KEYS[name] for name in ("vocab_size", "max_positions", "init_stddev")}
     | {
         "layers": "n_layers",
@@ -49,5 +46,5 @@ FAMILY = Family(
     },
     defaults=EncoderConfig(vocab_size=30522, layers=6, embeddings=BertEmbeddings(segments=0), pooler_activation="relu"),
     fixed={},
-    tied={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
+    decoder="vocab_projector",
 )

@@ -7,7 +7,7 @@ transformers a generator is a separate model. Ours shares the discriminator's em
 from bertjax.interop import names
 from bertjax.interop.bert import FIXED, KEYS
 from bertjax.interop.family import MLM, RTD, Family
-from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
+from bertjax.interop.task_heads import TaskHead, task_heads
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.config import EncoderConfig
 
@@ -41,13 +41,12 @@ FAMILY = _Electra(
     },
     classes={frozenset({RTD}): "ForPreTraining", frozenset(): "Model"},
     task_heads=task_heads(
-        sequence=TaskHead(SEQUENCE, "classifier.out_proj", "classifier.dense"),
-        choice=TaskHead(CHOICES, "classifier", "sequence_summary.summary", _SUMMARY),
+        TaskHead("classifier.out_proj", "classifier.dense"),
+        TaskHead("classifier", "sequence_summary.summary", _SUMMARY),
     ),
     keys=KEYS | {"activation": "hidden_act", "embeddings.width": "embedding_size"},
     defaults=EncoderConfig(
         vocab_size=30522, width=256, heads=4, feedforward=1024, embeddings=BertEmbeddings(128), pooler_activation="gelu"
     ),
     fixed=FIXED,
-    tied={},
 )

@@ -11,18 +11,7 @@ from typing import Any
 from bertjax.interop import names
 from bertjax.interop.bert import KEYS_WITHOUT_SEGMENTS
 from bertjax.interop.family import MLM, Family, Fixed
-from bertjax.interop.task_heads import (
-    CLASSIFICATION,
-    CLS,
-    LATE,
-    MEAN,
-    MULTI_LABEL,
-    REGRESSION,
-    SEQUENCE,
-    TAGGING,
-    TOKENS,
-    TaskHead,
-)
+from bertjax.interop.task_heads import CLS, LATE, MEAN, ON_EXAMPLES, TAGGING, TOKENS, TaskHead
 from bertjax.models.blocks.llama import LlamaBlock, WordEmbeddings
 from bertjax.models.config import EncoderConfig
 from bertjax.runtime.errors import UserError, quoted
@@ -33,15 +22,6 @@ _HARMLESS = frozenset("auto_map pretraining_tp bos_token eos_token pad_token mas
 
 
 class EuroBert(Family):
-    def names(self, encoder, parts):
-        # None of its dense layers below the heads has a bias, and RMS norms never have.
-        heads = {f"heads/{part}" for part in parts & self.task_heads.keys()}
-        return tuple(
-            name
-            for name in super().names(encoder, parts)
-            if not name.ours.endswith("/bias") or name.ours.startswith(tuple(heads))
-        )
-
     def encoder_config(self, config):
         # Of the two keys transformers 5 takes the older one first.
         key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
@@ -55,11 +35,6 @@ class EuroBert(Family):
             "head_dim": encoder.head_channels,
             "rope_parameters": {"rope_type": "default", "rope_theta": encoder.block.rotary_base},
         }
-
-    def symbols(self, tokenizer):
-        # The defaults are ids of EuroBERT's own tokenizer.
-        ids = {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id, "mask_token_id": tokenizer.mask_id}
-        return super().symbols(tokenizer) | ids
 
 
 def without_heads(encoder: EncoderConfig) -> EncoderConfig:
@@ -80,12 +55,7 @@ class _SequenceHead(TaskHead):
         )
 
 
-_SEQUENCE_HEAD = _SequenceHead(
-    SEQUENCE,
-    "classifier",
-    pooling="classifier_pooling",
-    poolings={"late": LATE, "bos": CLS, "mean": MEAN},
-)
+_POOLINGS = {"late": LATE, "bos": CLS, "mean": MEAN}
 FAMILY = EuroBert(
     title="EuroBERT",
     model_type="eurobert",
@@ -105,8 +75,8 @@ FAMILY = EuroBert(
     ),
     parts={MLM: (names.Name("lm_head.weight", "heads/mlm/word"),)},
     classes={frozenset({MLM}): "ForMaskedLM", frozenset(): "Model"},
-    task_heads=dict.fromkeys((CLASSIFICATION, MULTI_LABEL, REGRESSION), _SEQUENCE_HEAD)
-    | {TAGGING: TaskHead(TOKENS, "classifier")},
+    task_heads=dict.fromkeys(ON_EXAMPLES, _SequenceHead("classifier", pooling="classifier_pooling", poolings=_POOLINGS))
+    | {TAGGING: TaskHead("classifier", suffix=TOKENS)},
     keys=KEYS_WITHOUT_SEGMENTS
     | {
         "dropout": "hidden_dropout",  # of the authors' code; transformers has none
@@ -133,7 +103,7 @@ FAMILY = EuroBert(
     derived={"head_dim": "head_channels"},
     further=_HARMLESS | {"rope_parameters", "rope_scaling"},
     prefix="model.",
-    tied={},
+    symbol_keys={"bos": "cls", "eos": "sep", "mask": "mask"},
     masking_rate=0.5,
     has_flax=False,
     since="5.3",

@@ -79,23 +79,17 @@ def of_model(encoder: EncoderConfig, flat: Flat, pad_id: int) -> Family:
     Raises:
       UserError: no family computes it; the message names a difference to the nearest family.
     """
-    complaints = [
-        (family, family.complaints(encoder, flat, pad_id), family.pooler_complaints(encoder, flat))
-        for family in FAMILIES
-    ]
-    for family, lines, pooler_lines in complaints:
-        if not lines and not pooler_lines:
+    complaints = [(family, family.complaints(encoder, flat, pad_id)) for family in FAMILIES]
+    for family, lines in complaints:
+        if not lines:
             return family
 
-    def rank(complaint: tuple[Family, list[str], list[str]]) -> tuple[bool, int, int]:
+    def rank(complaint: tuple[Family, list[str]]) -> tuple[bool, int]:
         # Complaints alone do not find the nearest family: ELECTRA refuses MobileBERT's block in one line.
-        family, lines, pooler_lines = complaint
-        kinds = (part.kind for own in (family.defaults, encoder) for part in (own.block, own.embeddings))
-        block, embeddings, *others = kinds
-        return [block, embeddings] != others, len(lines), len(pooler_lines)
+        own = complaint[0].defaults
+        return (own.block.kind, own.embeddings.kind) != (encoder.block.kind, encoder.embeddings.kind), len(complaint[1])
 
-    _, lines, pooler_lines = min(complaints, key=rank)
-    raise UserError((lines or pooler_lines)[0])
+    raise UserError(min(complaints, key=rank)[1][0])
 
 
 def has_encoder(encoder: EncoderConfig, pad_id: int) -> bool:

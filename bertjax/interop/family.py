@@ -61,9 +61,10 @@ class Family:
       title: name of the architecture in its paper.
       model_type: value of `model_type` in `config.json`.
       stem: prefix of its class names, such as `Bert`.
-      table: tensor names of the encoder. `encoder/projection` is used only if embeddings and layers differ in width.
+      table: tensor names of the encoder. Those of params that an encoder lacks, such as biases, are not used.
       parts: tensor names of each optional part.
       classes: class-name suffix for each set of pretraining parts, the empty set included.
+      autos: `AutoModel...` class of a suffix, if it has another name.
       task_heads: fine-tuned heads by their names in bertjax.
       keys: key in `config.json` for each setting of the encoder, by dotted name (`block.inner_width`).
       defaults: default settings in transformers. A field without a key is constant in the family.
@@ -72,7 +73,8 @@ class Family:
       derived: keys whose value must equal a property of the encoder, such as `head_channels`.
       further: keys that a subclass reads, or that do not change the function.
       prefix: start of the encoder's tensor names, if it is not `model_type`.
-      tied: {copy: original} of shared tensors; some versions of transformers write both.
+      decoder: name, without `.weight` or `.bias`, of the decoder that is tied to the word embeddings; empty for none.
+      symbol_keys: {`config.json`'s name of a symbol: ours}, for ids of special tokens beside the padding.
       masking_rate: share of tokens that the paper predicts in masked language modeling.
       has_flax: whether transformers 4.57 also has the family in Flax.
       code: repository of the Hugging Face Hub with the family's classes, if transformers does not have them. A written
@@ -93,7 +95,9 @@ class Family:
     keys: Mapping[str, str]
     defaults: EncoderConfig
     fixed: Mapping[str, Any]
-    tied: Mapping[str, str]
+    decoder: str = ""
+    autos: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    symbol_keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
     derived: Mapping[str, str] = dataclasses.field(default_factory=dict)
     further: frozenset[str] = frozenset()
     prefix: str = ""
@@ -120,12 +124,19 @@ class Family:
         return {key for key, fixed in self._fixed.items() if fixed.is_of_decoder}
 
     def names(self, encoder: EncoderConfig, parts: frozenset[str]) -> tuple[Name, ...]:
-        """Return the name table for an encoder with these parts."""
-        table = (name for name in self.table if encoder.has_projection or part_of(name.ours) != "projection")
+        """Return the name table for a model with these parts; an encoder may lack some of the params."""
         # A fine-tuned class has no pretraining heads, and its pooler may have another name.
         if term := next((term for term in self.task_heads if term in parts), None):
-            return (*table, *self.task_heads[term].names(term))
-        return (*table, *(name for part, own in self.parts.items() if part in parts for name in own))
+            return (*self.table, *self.task_heads[term].names(term))
+        return (*self.table, *(name for part, own in self.parts.items() if part in parts for name in own))
+
+    @functools.cached_property
+    def tied(self) -> dict[str, str]:
+        """{copy: original} of shared tensors; some versions of transformers write both."""
+        ours = {name.ours: name.theirs for own in (self.table, *self.parts.values()) for name in own}
+        copies = {"encoder/embeddings/word": f"{self.decoder}.weight"} if self.decoder else {}
+        copies |= {path: f"{self.decoder}.bias" for path in ours if self.decoder and path.endswith("/word_bias")}
+        return {copy: ours[path] for path, copy in copies.items() if copy != ours[path]}
 
     @functools.cached_property
     def suffixes(self) -> Mapping[frozenset[str], str]:
@@ -174,7 +185,8 @@ class Family:
 
     def auto_of(self, parts: frozenset[str]) -> str:
         """Return the `AutoModel...` class that opens a model with these parts."""
-        return "AutoModel" + self.suffixes[parts].removeprefix("Model")
+        suffix = self.suffixes[parts]
+        return self.autos.get(suffix, "AutoModel" + suffix.removeprefix("Model"))
 
     def leave_out(self, parts: frozenset[str]) -> tuple[frozenset[str], list[str]]:
         """Return the parts that are exported, and a note for each part that is not."""
@@ -188,7 +200,7 @@ class Family:
         """Return an error line for each encoder setting that the family's classes cannot compute."""
         # A field without a key cannot be written to config.json, so it must have the family's constant value.
         settings, constants = _settings(encoder), _settings(self.defaults)
-        constants["pooler_activation"] = encoder.pooler_activation  # see `pooler_complaints`
+        constants["pooler_activation"] = encoder.pooler_activation  # see `complaints`
         lines = [
             f"the model has model.{field}={settings[field]!r}, and transformers' {self.title} computes {value!r} only"
             for field, value in constants.items()
@@ -222,18 +234,13 @@ class Family:
             known = max((parts for parts in self.suffixes if parts <= kept), key=len)
             unknown = kept - self.parts.keys() - self.task_heads.keys() or kept - known
             lines.append(unnamed(path for path in flat if part_of(path) in unknown))
+        # Fine-tuning alone can change it.
+        if POOLER in kept and encoder.pooler_activation != (computed := self.defaults.pooler_activation):
+            lines.append(
+                f"the model has model.pooler_activation={encoder.pooler_activation!r}, and transformers' {self.title} "
+                f"computes {computed!r} only; fine-tune it with model.pooler_activation={computed}, or {ENCODER_ONLY}"
+            )
         return lines
-
-    def pooler_complaints(self, encoder: EncoderConfig, flat: Flat) -> list[str]:
-        """Return a line if the pooler's activation differs from the family's, which fine-tuning alone can change."""
-        kept, _ = self.leave_out(parts_in(flat))
-        computed = self.defaults.pooler_activation
-        if POOLER not in kept or encoder.pooler_activation == computed:
-            return []
-        return [
-            f"the model has model.pooler_activation={encoder.pooler_activation!r}, and transformers' {self.title} "
-            f"computes {computed!r} only; fine-tune it with model.pooler_activation={computed}, or {ENCODER_ONLY}"
-        ]
 
     def tokenizer_complaint(self, tokenizer: Tokenizer) -> str:
         """Return why the family's classes would read this tokenizer's ids in another way; empty if they would not."""
@@ -297,7 +304,9 @@ class Family:
 
     def symbols(self, tokenizer: Tokenizer) -> dict[str, int]:
         """Return the ids of special tokens in `config.json`."""
-        return {"pad_token_id": tokenizer.pad_id}
+        # The defaults are ids of the family's own tokenizer.
+        ids = {f"{theirs}_token_id": getattr(tokenizer, f"{ours}_id") for theirs, ours in self.symbol_keys.items()}
+        return {"pad_token_id": tokenizer.pad_id} | ids
 
     def to_theirs(self, encoder: EncoderConfig, flat: Flat, pad_id: int) -> tuple[EncoderConfig, Flat]:
         """Return an equivalent model with exactly the tables of the family's classes; `to_ours` is the inverse."""

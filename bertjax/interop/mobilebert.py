@@ -13,7 +13,7 @@ import numpy as np
 from bertjax.interop import names
 from bertjax.interop.bert import KEYS
 from bertjax.interop.family import MLM, NSP, POOLER, Family
-from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
+from bertjax.interop.task_heads import TaskHead, task_heads
 from bertjax.models.blocks.mobilebert import QUERIES_KEYS
 from bertjax.models.presets import PRESETS
 from bertjax.runtime.errors import UserError
@@ -30,14 +30,13 @@ _POOLER = {"classifier_activation": (True, True)}
 
 class _MobileBert(Family):
     def names(self, encoder, parts):
-        bottlenecks = ("input", "attention") if encoder.block.bottlenecked == "queries_keys" else ("input",)
-        own = [name for part in bottlenecks for name in _bottleneck(f"bottleneck.{part}", part)]
+        own = []
         for number in range(encoder.block.feedforwards - 1):
             theirs, ours = f"{_LAYER}.ffn.{number}", f"{_OURS}/feedforward_{number + 1}"
             own += names.dense(f"{theirs}.intermediate.dense", f"{ours}/intermediate")
             own += names.dense(f"{theirs}.output.dense", f"{ours}/output")
             own += names.norm(f"{theirs}.output.LayerNorm", f"{ours}/output_norm")
-        return (*super().names(encoder, parts), *own, *_bottleneck("output.bottleneck", "output"))
+        return (*super().names(encoder, parts), *own)
 
     def refusals(self, encoder, pad_id):
         # Every way to feed the bottlenecks has its two keys, so none of them is a difference.
@@ -107,6 +106,9 @@ FAMILY = _MobileBert(
         *names.embeddings("mobilebert.embeddings"),
         *names.dense("mobilebert.embeddings.embedding_transformation", "encoder/embeddings/projection"),
         *names.bert_layers("mobilebert"),
+        *_bottleneck("bottleneck.input", "input"),
+        *_bottleneck("bottleneck.attention", "attention"),
+        *_bottleneck("output.bottleneck", "output"),
     ),
     parts={
         POOLER: names.dense("mobilebert.pooler.dense", "encoder/pooler"),
@@ -124,10 +126,7 @@ FAMILY = _MobileBert(
         frozenset({POOLER}): "Model",
         frozenset(): "Model",
     },
-    task_heads=task_heads(
-        sequence=TaskHead(SEQUENCE, "classifier", "mobilebert.pooler.dense", _POOLER),
-        choice=TaskHead(CHOICES, "classifier", "mobilebert.pooler.dense", _POOLER),
-    ),
+    task_heads=task_heads(TaskHead("classifier", "mobilebert.pooler.dense", _POOLER)),
     keys=KEYS
     | {
         "activation": "hidden_act",
@@ -139,10 +138,7 @@ FAMILY = _MobileBert(
     defaults=dataclasses.replace(PRESETS["mobilebert"], vocab_size=30522),
     fixed={"use_bottleneck": True, "trigram_input": True},
     further=frozenset({"use_bottleneck_attention", "key_query_shared_bottleneck"}),
-    tied={
-        "cls.predictions.decoder.weight": "mobilebert.embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-    },
+    decoder="cls.predictions.decoder",
     has_flax=False,
     finds_padding_by_id=True,  # its embedding is zero
 )

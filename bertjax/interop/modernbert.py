@@ -17,7 +17,7 @@ from bertjax.interop import names
 from bertjax.interop.bert import KEYS_WITHOUT_SEGMENTS
 from bertjax.interop.eurobert import base_of, table_of
 from bertjax.interop.family import ACTIVATIONS, MLM, Family, number
-from bertjax.interop.task_heads import CHOICES, CLS, MEAN, SEQUENCE, TaskHead, task_heads
+from bertjax.interop.task_heads import CLS, MEAN, TaskHead, task_heads
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.modern import ModernBlock
 from bertjax.models.config import EncoderConfig
@@ -40,9 +40,6 @@ _READ = ("classifier_activation", "layer_types", "rope_parameters", "sliding_win
 
 
 class _ModernBert(Family):
-    def names(self, encoder, parts):
-        return tuple(name for name in super().names(encoder, parts) if encoder.has_biases or not _is_optional(name))
-
     def encoder_config(self, config):
         config = _in_keys_of_transformers_4(config)
         biases = {key: config.get(key, False) for key in _BIASES}
@@ -70,12 +67,6 @@ class _ModernBert(Family):
             "initializer_cutoff_factor": 2.0,
         }  # fmt: skip
 
-    def symbols(self, tokenizer):
-        # The defaults are ids of ModernBERT's own tokenizer. Text Embeddings Inference requires whole numbers.
-        cls, sep = tokenizer.cls_id, tokenizer.sep_id
-        ids = {"bos_token_id": cls, "cls_token_id": cls, "eos_token_id": sep, "sep_token_id": sep}
-        return super().symbols(tokenizer) | ids
-
     def canonical(self, tensors, encoder_only=False):
         named = super().canonical(tensors, encoder_only)
         if unknown := sorted(name for name in named if name.startswith(_FIRST_NORM)):
@@ -100,11 +91,6 @@ class _LabelHead(TaskHead):
             *names.norm("head.norm", f"heads/{term}/norm"),
             *names.dense(self.logits, f"heads/{term}/classifier"),
         )
-
-
-def _is_optional(name: names.Name) -> bool:
-    """Return whether a tensor is a bias of layers, norms or the first layer of a head."""
-    return name.ours.endswith("/bias") and not name.ours.endswith("classifier/bias")
 
 
 def _in_keys_of_transformers_4(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,8 +148,8 @@ def _kind(place: int) -> str:
     return "sliding_attention" if place else "full_attention"
 
 
-_SEQUENCE = _LabelHead(SEQUENCE, "classifier", pooling="classifier_pooling", poolings={CLS: CLS, MEAN: MEAN})
-_HEADS = task_heads(_SEQUENCE, choice=dataclasses.replace(_SEQUENCE, suffix=CHOICES))
+_SEQUENCE = _LabelHead("classifier", pooling="classifier_pooling", poolings={CLS: CLS, MEAN: MEAN})
+_HEADS = task_heads(_SEQUENCE)
 FAMILY = _ModernBert(
     title="ModernBERT",
     model_type="modernbert",
@@ -209,7 +195,9 @@ FAMILY = _ModernBert(
     fixed={"decoder_bias": True},
     further=_HARMLESS.union(_BIASES, _READ),
     prefix="model.",
-    tied={"decoder.weight": "model.embeddings.tok_embeddings.weight"},
+    # Text Embeddings Inference requires whole numbers.
+    symbol_keys={"bos": "cls", "cls": "cls", "eos": "sep", "sep": "sep"},
+    decoder="decoder",
     masking_rate=0.3,
     has_flax=False,
     since="4.48",

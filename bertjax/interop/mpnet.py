@@ -14,7 +14,7 @@ from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.interop import names
 from bertjax.interop.bert import KEYS_WITHOUT_SEGMENTS
 from bertjax.interop.family import MLM, POOLER, Family
-from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
+from bertjax.interop.task_heads import TaskHead, task_heads
 from bertjax.models import vocabulary
 from bertjax.models.presets import PRESETS
 from bertjax.runtime.errors import UserError
@@ -109,17 +109,13 @@ FAMILY = _MPNet(
     },
     classes={frozenset({MLM}): "ForMaskedLM", frozenset({POOLER}): "Model", frozenset(): "Model"},
     task_heads=task_heads(
-        sequence=TaskHead(SEQUENCE, "classifier.out_proj", "classifier.dense"),
-        choice=TaskHead(CHOICES, "classifier", "mpnet.pooler.dense"),
+        TaskHead("classifier.out_proj", "classifier.dense"), TaskHead("classifier", "mpnet.pooler.dense")
     ),
     keys=KEYS_WITHOUT_SEGMENTS,
     # Their class has another default epsilon than the published model, and rows for 510 positions.
     defaults=PRESETS["mpnet_base"].replace({"vocab_size": 30527, "norm_epsilon": 1e-12, "max_positions": 512}),
     fixed={"hidden_act": "gelu", "relative_attention_num_buckets": 32},  # the head uses gelu, whatever the key is
-    tied={
-        "lm_head.decoder.weight": "mpnet.embeddings.word_embeddings.weight",
-        "lm_head.decoder.bias": "lm_head.bias",
-    },
+    decoder="lm_head.decoder",
     has_flax=False,
     finds_padding_by_id=True,  # it counts positions over the others
 )

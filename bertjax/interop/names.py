@@ -56,30 +56,22 @@ def embeddings(theirs: str, segments: bool = True) -> tuple[Name, ...]:
     )
 
 
-def layers(
-    theirs: str,
-    *,
-    query: str,
-    key: str,
-    value: str,
-    attended: str,
-    attention_norm: str,
-    intermediate: str,
-    output: str,
-    output_norm: str,
-) -> tuple[Name, ...]:
-    """Return the names of the layer stack; each argument is a name relative to the layer `theirs`."""
-    ours = "encoder/layers"
-    return (
-        *dense(f"{theirs}.{query}", f"{ours}/attention/query"),
-        *dense(f"{theirs}.{key}", f"{ours}/attention/key"),
-        *dense(f"{theirs}.{value}", f"{ours}/attention/value"),
-        *dense(f"{theirs}.{attended}", f"{ours}/attention/output"),
-        *norm(f"{theirs}.{attention_norm}", f"{ours}/attention_norm"),
-        *dense(f"{theirs}.{intermediate}", f"{ours}/intermediate"),
-        *dense(f"{theirs}.{output}", f"{ours}/output"),
-        *norm(f"{theirs}.{output_norm}", f"{ours}/output_norm"),
-    )
+# {a layer's part: its path, if it has another name}
+_PATHS = {part: f"attention/{part}" for part in ("query", "key", "value")} | {"attended": "attention/output"}
+
+
+def layers(theirs: str, **parts: str) -> tuple[Name, ...]:
+    """Return the names of the layer stack.
+
+    Args:
+      theirs: name of a layer.
+      parts: name of each part, relative to the layer; those that end in `norm` are layer norms, others dense layers.
+    """
+    made = []
+    for part, name in parts.items():
+        kind = norm if part.endswith("norm") else dense
+        made += kind(f"{theirs}.{name}", f"encoder/layers/{_PATHS.get(part, part)}")
+    return tuple(made)
 
 
 def bert_layers(theirs: str) -> tuple[Name, ...]:
@@ -113,12 +105,13 @@ def to_params(
 
     Args:
       tensors: tensors by name in transformers; float16 is widened.
-      names: the table; every entry must match.
+      names: the table; every entry with a shape must match.
       shapes: shape of each param by flattened path.
 
     Raises:
       UserError: a tensor is missing or unknown, has another shape, or is neither float16 nor float32.
     """
+    names = [name for name in names if name.ours in shapes]
     layers = {name.ours: shapes[name.ours][0] for name in names if LAYER in name.theirs}
     # Checked before names are made for every layer: a damaged file may ask for a billion of them.
     if (most := max(layers.values(), default=0)) > len(tensors):
@@ -148,12 +141,10 @@ def to_tensors(params: Mapping[str, np.ndarray], names: Sequence[Name]) -> dict[
     """Return tensors by name in transformers: the inverse of `to_params`.
 
     Raises:
-      UserError: a param is missing or unknown, or contains NaN or infinity.
+      UserError: a param is unknown, or contains NaN or infinity.
     """
-    ours = {name.ours for name in names}
-    if missing := ours - params.keys():
-        raise UserError(_leftover("lacks", missing))
-    if unknown := params.keys() - ours:
+    names = [name for name in names if name.ours in params]
+    if unknown := params.keys() - {name.ours for name in names}:
         raise UserError(unnamed(unknown))
     if diverged := sorted(path for path, param in params.items() if not np.isfinite(param).all()):
         raise UserError(
@@ -191,5 +182,5 @@ def unnamed(paths: Iterable[str]) -> str:
     return _leftover("has params that Hugging Face's files have no name for:", paths, ENCODER_ONLY)
 
 
-def _leftover(complaint: str, names: Iterable[str], remedy: str = "bertjax converts no model in part") -> str:
+def _leftover(complaint: str, names: Iterable[str], remedy: str) -> str:
     return f"the model {complaint} {shorten(sorted(names))}; {remedy}"

@@ -13,7 +13,7 @@ import numpy as np
 from bertjax.interop import names
 from bertjax.interop.bert import KEYS_WITHOUT_SEGMENTS
 from bertjax.interop.family import MLM, Family
-from bertjax.interop.task_heads import CLASSIFICATION, MULTI_LABEL, REGRESSION, SEQUENCE, TaskHead
+from bertjax.interop.task_heads import ON_EXAMPLES, TaskHead
 from bertjax.models.config import EncoderConfig
 from bertjax.models.presets import PRESETS
 from bertjax.runtime.errors import UserError, quoted
@@ -37,14 +37,6 @@ _MULTIPLE = 8
 
 
 class _NeoBert(Family):
-    def names(self, encoder, parts):
-        # Only heads and the pooler have biases.
-        own = super().names(encoder, parts)
-        return tuple(name for name in own if not (name.ours.startswith(_OURS) and name.ours.endswith("/bias")))
-
-    def auto_of(self, parts):
-        return super().auto_of(parts).replace("LMHead", "ForMaskedLM")
-
     def refusals(self, encoder, pad_id):
         lines = super().refusals(encoder, pad_id)
         if encoder.feedforward % _MULTIPLE:
@@ -118,7 +110,8 @@ FAMILY = _NeoBert(
         )
     },
     classes={frozenset({MLM}): "LMHead", frozenset(): ""},
-    task_heads=dict.fromkeys((CLASSIFICATION, MULTI_LABEL, REGRESSION), TaskHead(SEQUENCE, "classifier", "dense")),
+    autos={"LMHead": "AutoModelForMaskedLM"},
+    task_heads=dict.fromkeys(ON_EXAMPLES, TaskHead("classifier", "dense")),
     keys=KEYS_WITHOUT_SEGMENTS
     | {
         "max_positions": "max_length",
@@ -135,7 +128,6 @@ FAMILY = _NeoBert(
     derived={"dim_head": "head_channels"},
     further=_HARMLESS | {"hidden_act"},
     prefix="model.",
-    tied={},
     masking_rate=0.2,
     has_flax=False,
     code=_CODE,

@@ -13,7 +13,7 @@ import numpy as np
 from bertjax.interop import names
 from bertjax.interop.bert import FIXED, KEYS
 from bertjax.interop.family import MLM, POOLER, Family
-from bertjax.interop.task_heads import CHOICES, SEQUENCE, TaskHead, task_heads
+from bertjax.interop.task_heads import TaskHead, task_heads
 from bertjax.models.config import EncoderConfig
 from bertjax.runtime.errors import UserError
 
@@ -87,17 +87,13 @@ FAMILY = _Roberta(
     },
     classes={frozenset({MLM}): "ForMaskedLM", frozenset({POOLER}): "Model", frozenset(): "Model"},
     task_heads=task_heads(
-        sequence=TaskHead(SEQUENCE, "classifier.out_proj", "classifier.dense"),
-        choice=TaskHead(CHOICES, "classifier", "roberta.pooler.dense"),
+        TaskHead("classifier.out_proj", "classifier.dense"), TaskHead("classifier", "roberta.pooler.dense")
     ),
     keys=KEYS,
     defaults=EncoderConfig(vocab_size=50265),
     prefix="roberta.",
     fixed=FIXED | {"hidden_act": "gelu"},  # the head always uses gelu, whatever the key is
-    tied={
-        "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
-        "lm_head.decoder.bias": "lm_head.bias",
-    },
+    decoder="lm_head.decoder",
     finds_padding_by_id=True,  # it counts positions over the others
 )
 # The same architecture under other class names, with other tokenizers. They are written back as RoBERTa.

@@ -67,20 +67,20 @@ class TaskHead:
     """A fine-tuned head in one family's classes.
 
     Attributes:
-      suffix: class-name suffix.
       logits: tensor name, without `.weight` or `.bias`, of the dense layer that computes the logits.
       pooler: the same for the dense layer before it; empty if the head reads every token's state.
       settings: {key of `config.json`: (the value that bertjax computes, the default in transformers)}.
       pooling: key of `config.json` for `objective.pooling`; empty if the class has only `cls`.
       poolings: {value of that key: value of `objective.pooling`}; the first one is the default in transformers.
+      suffix: class-name suffix.
     """
 
-    suffix: str
     logits: str
     pooler: str = ""
     settings: Mapping[str, tuple[Any, Any]] = dataclasses.field(default_factory=dict)
     pooling: str = ""
     poolings: Mapping[str, str] = dataclasses.field(default_factory=lambda: {CLS: CLS})
+    suffix: str = SEQUENCE
 
     def names(self, term: str) -> tuple[Name, ...]:
         """Return the name table of the head and its pooler."""
@@ -111,21 +111,23 @@ class TaskHead:
         return self.poolings[theirs]
 
 
-def task_heads(sequence: TaskHead, choice: TaskHead, questions: str = QUESTIONS) -> Mapping[str, TaskHead]:
+def task_heads(
+    sequence: TaskHead, choice: TaskHead | None = None, questions: str = QUESTIONS
+) -> Mapping[str, TaskHead]:
     """Return a family's heads by their names in bertjax.
 
     Args:
       sequence: head for classification and regression.
-      choice: head for multiple choice.
+      choice: head for multiple choice; None for the same one.
       questions: class-name suffix for question answering.
     """
     return {
         CLASSIFICATION: sequence,
         MULTI_LABEL: sequence,
         REGRESSION: sequence,
-        TAGGING: TaskHead(TOKENS, "classifier"),
-        SPAN: TaskHead(questions, "qa_outputs"),
-        CHOICE: choice,
+        TAGGING: TaskHead("classifier", suffix=TOKENS),
+        SPAN: TaskHead("qa_outputs", suffix=questions),
+        CHOICE: dataclasses.replace(choice or sequence, suffix=CHOICES),
     }
 
 

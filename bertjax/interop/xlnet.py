@@ -9,13 +9,14 @@ import dataclasses
 
 from bertjax.interop import names
 from bertjax.interop.family import PLM, Family
-from bertjax.interop.task_heads import CHOICES, QUESTIONS, SEQUENCE, TaskHead, task_heads
+from bertjax.interop.task_heads import QUESTIONS, TaskHead, task_heads
 from bertjax.models.blocks.xlnet import XLNetBlock, XLNetEmbeddings
 from bertjax.models.config import EncoderConfig
 
 _ATTENTION = f"transformer.layer.{names.LAYER}.rel_attn"
 _OURS = "encoder/layers/attention"
 _QUERY, _SPLIT = "transformer.mask_emb", {f"{_ATTENTION}.{kernel}" for kernel in "qkvor"}
+_SPAN = f"{QUESTIONS}Simple"
 # {key: (our value, default)}. transformers pools the last or the first token, whether or not [CLS] is there.
 _SUMMARY = {
     "summary_type": ("first", "last"),
@@ -25,11 +26,6 @@ _SUMMARY = {
 
 
 class _XLNet(Family):
-    def auto_of(self, parts):
-        if PLM in parts:  # transformers lists XLNetLMHeadModel among the pretraining models
-            return "AutoModelForPreTraining"
-        return super().auto_of(parts).removesuffix("Simple")
-
     def encoder_config(self, config):
         # 0 is no limit, as -1 is.
         return super().encoder_config({**config, "clamp_len": config.get("clamp_len") or -1})
@@ -73,11 +69,9 @@ FAMILY = _XLNet(
     ),
     parts={PLM: (names.Name("lm_loss.bias", "heads/plm/word_bias"),)},
     classes={frozenset({PLM}): "LMHeadModel", frozenset(): "Model"},
-    task_heads=task_heads(
-        sequence=TaskHead(SEQUENCE, "logits_proj", "sequence_summary.summary", _SUMMARY),
-        choice=TaskHead(CHOICES, "logits_proj", "sequence_summary.summary", _SUMMARY),
-        questions=f"{QUESTIONS}Simple",
-    ),
+    # transformers lists XLNetLMHeadModel among the pretraining models.
+    autos={"LMHeadModel": "AutoModelForPreTraining", _SPAN: f"AutoModel{QUESTIONS}"},
+    task_heads=task_heads(TaskHead("logits_proj", "sequence_summary.summary", _SUMMARY), questions=_SPAN),
     keys={
         "vocab_size": "vocab_size",
         "layers": "n_layer",
@@ -102,6 +96,6 @@ FAMILY = _XLNet(
     prefix="transformer.",
     derived={"d_head": "head_channels"},
     fixed={"attn_type": "bi", "bi_data": False, "same_length": False, "clamp_len": -1},
-    tied={"lm_loss.weight": "transformer.word_embedding.weight"},
+    decoder="lm_loss",
     has_flax=False,
 )
