@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -33,10 +33,34 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
 }  # theirs: ours
+_ACTIVATIONS_THERE = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
 # Settings that every config class has and that change the computed function, with their defaults in transformers.
 _PLAIN = {"is_decoder": False, "add_cross_attention": False, "pruned_heads": {}}
 
 Flat = dict[str, np.ndarray]
+
+
+class Pretrained(NamedTuple):
+    """A pretraining head.
+
+    Attributes:
+      module: makes its Flax module.
+      reads_pooler: whether it reads the pooled [CLS] instead of the hidden states.
+      reads_words: whether it reads the word embeddings too.
+    """
+
+    module: Callable[[EncoderConfig], Any]
+    reads_pooler: bool = False
+    reads_words: bool = False
+
+
+PRETRAINED = {
+    MLM: Pretrained(lambda encoder: masked_lm_head(encoder)(encoder), reads_words=True),
+    PLM: Pretrained(VocabularyHead, reads_words=True),
+    RTD: Pretrained(DetectionHead),
+    NSP: Pretrained(PairHead, reads_pooler=True),
+    SOP: Pretrained(PairHead, reads_pooler=True),
+}
 
 
 class Fixed(NamedTuple):
@@ -158,15 +182,11 @@ class Family:
         def init() -> dict:
             key, hidden_BTD = jax.random.key(0), jnp.zeros((1, 1, encoder.width))
             word_VE = jnp.zeros((encoder.padded_vocab_size, encoder.embedded_width))
-            made = {
-                MLM: lambda: masked_lm_head(encoder)(encoder).init(key, hidden_BTD, word_VE),
-                CLM: lambda: masked_lm_head(encoder)(encoder).init(key, hidden_BTD, word_VE),
-                NSP: lambda: PairHead(encoder).init(key, hidden_BTD),
-                SOP: lambda: PairHead(encoder).init(key, hidden_BTD),
-                RTD: lambda: DetectionHead(encoder).init(key, hidden_BTD),
-                PLM: lambda: VocabularyHead(encoder).init(key, hidden_BTD, word_VE),
-            }
-            heads = {part: made[part]()["params"] for part in self.parts if part != POOLER}
+            heads = {}
+            for part in sorted(self.parts.keys() - {POOLER}):
+                own = PRETRAINED[MLM if part == CLM else part]  # a causal head has the params of a masked one
+                inputs = (hidden_BTD, word_VE) if own.reads_words else (hidden_BTD,)
+                heads[part] = own.module(encoder).init(key, *inputs)["params"]
             for term, count in outputs.items():
                 head = label_head(encoder, count, on_tokens=term in ON_TOKENS)
                 heads[term] = head.kind(encoder, **head.options).init(key, hidden_BTD)["params"]
@@ -287,16 +307,14 @@ class Family:
 
     def _activation(self, config: Mapping[str, Any]) -> str:
         key = self.keys["activation"]
-        theirs = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}[self.defaults.activation]
-        if (activation := config.get(key, theirs)) not in ACTIVATIONS:
+        if (activation := config.get(key, _ACTIVATIONS_THERE[self.defaults.activation])) not in ACTIVATIONS:
             known = ", ".join(map(repr, ACTIVATIONS))
             raise UserError(f"config.json has {key}={activation!r}; bertjax's {self.title} computes {known} only")
         return ACTIVATIONS[activation]
 
     def settings(self, encoder: EncoderConfig, architecture: str) -> dict[str, Any]:
         """Return the `config.json` of an encoder, without `symbols`."""
-        activation = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}[encoder.activation]
-        written = {"embeddings.width": encoder.embedded_width, "activation": activation}
+        written = {"embeddings.width": encoder.embedded_width, "activation": _ACTIVATIONS_THERE[encoder.activation]}
         settings = encoder.settings() | written
         sizes = {theirs: settings[ours] for ours, theirs in self.keys.items()}
         kind = {"architectures": [architecture], "model_type": self.model_type}
@@ -334,20 +352,17 @@ class Family:
         """Return a fine-tuned head; XLNet's depends on where the tokenizer puts [CLS]."""
         return self.task_heads[term]
 
-    def without_unread(self, tensors: Mapping[str, np.ndarray], term: str) -> dict[str, np.ndarray]:
-        """Drop a pooler that the fine-tuned head does not read; older versions of transformers wrote one."""
-        read = {name.theirs for name in self.task_heads[term].names(term)}
+    def without_pooler(self, tensors: Mapping[str, np.ndarray], term: str | None) -> dict[str, np.ndarray]:
+        """Drop a pooler that a fine-tuned head does not read, as older versions of transformers wrote one.
+
+        Args:
+          tensors: tensors under the names of the table.
+          term: the head; None for the encoder alone, which has no heads either.
+        """
+        read = {name.theirs for name in self.task_heads[term].names(term)} if term else set()
         unread = {name.theirs for name in self.parts.get(POOLER, ())} - read
-        return {name: tensor for name, tensor in tensors.items() if name not in unread}
-
-    def encoder_alone(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Keep only the encoder's tensors, without the pooler. Names are those in the table."""
-        pooler = {name.theirs for name in self.parts.get(POOLER, ())}
-        return {name: own for name, own in tensors.items() if name.startswith(self.root) and name not in pooler}
-
-    def bare(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Rename tensors as a class without heads does: without the encoder's prefix."""
-        return {name.removeprefix(self.root): tensor for name, tensor in tensors.items()}
+        kept = {name: tensor for name, tensor in tensors.items() if name not in unread}
+        return {name: tensor for name, tensor in kept.items() if term or name.startswith(self.root)}
 
     def published(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Rename tensors as the family's classes do, from the names in the table; the inverse of `canonical`."""

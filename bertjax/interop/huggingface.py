@@ -25,7 +25,7 @@ from bertjax.interop import (
     tokenizers,
     weights,
 )
-from bertjax.interop.family import CLM, MLM, NSP, PLM, POOLER, RTD, SOP, Family, part_of, parts_in
+from bertjax.interop.family import CLM, MLM, NSP, PLM, POOLER, RTD, SOP, part_of, parts_in
 from bertjax.models import cut, vocabulary
 from bertjax.models.config import EncoderConfig
 from bertjax.runtime import storage, untrusted
@@ -120,7 +120,7 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
         task_settings = task_heads.settings_of(export.settings, term, family.task_head(term, tokenizer))
         notes = [*notes, *task_heads.notes_of(export.settings, term)]
     if not parts - {POOLER}:
-        tensors = family.bare(tensors)
+        tensors = {name.removeprefix(family.root): tensor for name, tensor in tensors.items()}  # as in such a class
     # 3. Write the files. Without its config.json a folder is not a model, so a run that is killed leaves none.
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).unlink(missing_ok=True)
@@ -255,14 +255,13 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
     tensors, notes_of_unread = family.without_unread_names(tensors)
     tensors = family.canonical(tensors, encoder_only)
     notes += [*notes_of_tokenizer, *notes_of_names, *notes_of_unread, *embedder.notes]
+    if term is not None or encoder_only:
+        tensors = family.without_pooler(tensors, term)
     outputs = {}
     if term is not None:
         head = family.task_head(term, tokenizer)
         head.check(settings)
-        tensors = family.without_unread(tensors, term)
         outputs = {term: task_heads.outputs_of(tensors, head)}
-    elif encoder_only:
-        tensors = family.encoder_alone(tensors)
     parts = family.parts_of(encoder, tensors) if term is None else family.parts_with(term)
     # No class has only these two, but an MLM checkpoint may keep the pooler of the model it was trained from.
     if parts not in family.suffixes and parts != {POOLER, MLM}:
@@ -286,10 +285,15 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
     longest, stage = max_tokens or encoder.max_positions, {"seq_len": min(Stage().seq_len, encoder.max_positions)}
     # 4. The configuration that a run would have, so that everything else treats the model as one of its own.
     if term is None:
-        objective, own = next((_TASKS[part] for part in _TASKS if part in parts), (MLM, _masked_lm(family)))
+        # Without a head on pairs: masked tokens only, in examples of one text each.
+        rate = family.masking_rate
+        masked = {
+            "objective": {"kind": "mlm", "masking": {"kind": "tokens", "rate": rate}},
+            "examples": {"kind": "doc_sentences"},
+        }
+        objective, own = next((_TASKS[part] for part in _TASKS if part in parts), (MLM, masked))
         tasks = {objective: {"objective": {"kind": objective}} | own}
         if objective == MLM and MLM in parts:
-            rate = family.masking_rate
             notes.append(f"the folder names no objective: mlm on doc_sentences with masking.rate={rate} is assumed")
     else:
         tasks = {term: task_heads.task_of(settings, term, head, outputs[term], longest)}
@@ -318,12 +322,6 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
     if POOLER not in parts and encoder.block.has_pooler:
         notes.append("no pooler: pooled_BND is None")
     return Export(to_dict(config), encoder, params, tokenizer, {}, unit_embeddings=embedder.is_normalized), notes
-
-
-def _masked_lm(family: Family) -> dict[str, Any]:
-    """Return the task of a model without a head on pairs: masked tokens only, in examples of one text each."""
-    masking = {"kind": "tokens", "rate": family.masking_rate}
-    return {"objective": {"kind": "mlm", "masking": masking}, "examples": {"kind": "doc_sentences"}}
 
 
 def _with_one_segment(
@@ -362,12 +360,12 @@ def _with_vocabulary_of(
 
 def _most_tokens(folder: Path, limit: int, encoder: EncoderConfig) -> int:
     """Return the folder's limit of tokens per text if it is below the encoder's own, else 0."""
-    path = folder / tokenizers.CONFIG
-    settings = tokenizers.load_if_there(path)
+    settings = tokenizers.load_if_there(folder / tokenizers.CONFIG)
     # Tokenizers without a limit have 10^30 here. `max_len` is an older name of the key.
     longest = limit or settings.get("model_max_length") or settings.get("max_len") or 0
     if type(longest) not in (int, float) or (longest and not longest >= _SHORTEST):
         raise UserError(
-            f"{path} has model_max_length={quoted(longest)}; write the most tokens of a text, at least {_SHORTEST}"
+            f"{folder} has max_seq_length or model_max_length={quoted(longest)}; write the most tokens of a text, at "
+            f"least {_SHORTEST}"
         )
     return int(longest) if 0 < longest < encoder.max_positions else 0

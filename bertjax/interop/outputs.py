@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -11,34 +11,16 @@ import numpy as np
 from bertjax.config.config import from_dict
 from bertjax.config.export import Export
 from bertjax.interop import names, task_heads
-from bertjax.interop.family import MLM, NSP, PLM, POOLER, RTD, SOP
+from bertjax.interop.family import MLM, POOLER, PRETRAINED, RTD
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
-from bertjax.models.heads import PairHead, masked_lm_head
-from bertjax.models.label_heads import DetectionHead
 from bertjax.models.pooling import l2_normalize, mean_of_examples
-from bertjax.models.vocabulary_heads import VocabularyHead
 from bertjax.runtime.errors import UserError
 
 HIDDEN, POOLED, SENTENCE = "last_hidden_state", "pooler_output", "sentence_embedding"
 LOGITS, START, END = "logits", "start_logits", "end_logits"
 
 
-class _Pretrained(NamedTuple):
-    """A pretraining head: the output that it reads, and what makes its module."""
-
-    source: str
-    module: Callable[[EncoderConfig], Any]
-
-
-_PRETRAINED = {
-    MLM: _Pretrained(HIDDEN, lambda config: masked_lm_head(config)(config)),
-    PLM: _Pretrained(HIDDEN, VocabularyHead),
-    RTD: _Pretrained(HIDDEN, DetectionHead),
-    NSP: _Pretrained(POOLED, PairHead),
-    SOP: _Pretrained(POOLED, PairHead),
-}
-_READS_VOCABULARY = (MLM, PLM)
 # {`objective.pooling`: the output that the head reads}
 _SOURCES = {task_heads.CLS: POOLED, task_heads.MEAN: SENTENCE, task_heads.LATE: HIDDEN}
 # Arrays of a core batch, in the argument order of `Encoder.__call__`.
@@ -107,7 +89,7 @@ def reading_of(export: Export) -> Reading:
     if export.is_embedder:
         return Reading((SENTENCE,), {}, export.is_normalized)
     # A fine-tuned model has exactly one head; a pretrained one may have several.
-    known = set(fine_tuned[:1]) or _PRETRAINED.keys()
+    known = set(fine_tuned[:1]) or PRETRAINED.keys()
     if unknown := heads.keys() - known:
         raise UserError(names.unnamed(f"heads/{name}" for name in unknown))
     if fine_tuned:
@@ -115,8 +97,8 @@ def reading_of(export: Export) -> Reading:
     # ELECTRA's `mlm` head belongs to the generator, a separate encoder that only pretraining needs.
     left_out = {MLM} if RTD in heads else set()
     computed = {
-        f"{name}_logits": Head(name, own.source, column=0 if name == RTD else None)
-        for name, own in _PRETRAINED.items()
+        f"{name}_logits": Head(name, POOLED if own.reads_pooler else HIDDEN, column=0 if name == RTD else None)
+        for name, own in PRETRAINED.items()
         if name in heads.keys() - left_out
     }
     # As in transformers' classes: if no head reads the pooler, it was never trained.
@@ -150,9 +132,9 @@ def values(export: Export, reading: Reading, batch: Mapping[str, np.ndarray]) ->
         mean_BD = mean_of_examples(encoded.hidden, batch["examples_BT"], slots=1)[:, 0]
         outputs[SENTENCE] = l2_normalize(mean_BD) if reading.is_normalized else mean_BD
     for name, (head, source, *_) in reading.heads.items():
-        word = (encoder["embeddings"]["word"],) if head in _READS_VOCABULARY else ()
+        word = (encoder["embeddings"]["word"],) if PRETRAINED[head].reads_words else ()
         # The padding of the vocabulary has logits as well, which are cut off.
-        logits = _PRETRAINED[head].module(config).apply({"params": heads[head]}, outputs[source], *word)
+        logits = PRETRAINED[head].module(config).apply({"params": heads[head]}, outputs[source], *word)
         outputs[name] = logits[..., : config.vocab_size] if word else logits
     return {name: np.asarray(outputs[name]) for name in reading.outputs}
 

@@ -63,7 +63,7 @@ class Embedder(NamedTuple):
       is_embedder: True for an embedder, False for a plain encoder or a cross-encoder (version 6 has one layout for
         both).
       activation: function that a cross-encoder applies to its logits; empty if the folder does not name it.
-      max_tokens: maximum tokens per text, special tokens included; 0 for the encoder's own maximum.
+      max_tokens: maximum tokens per text as the folder has it, special tokens included; 0 for the encoder's own.
       lowercase: whether texts are lowercased before tokenization.
       is_normalized: whether embeddings are scaled to length 1.
       notes: differences to `bertjax predict --do=embed`, one line each.
@@ -72,7 +72,7 @@ class Embedder(NamedTuple):
     folder: Path
     is_embedder: bool = False
     activation: str = ""
-    max_tokens: int = 0
+    max_tokens: Any = 0
     lowercase: bool = False
     is_normalized: bool = False
     notes: tuple[str, ...] = ()
@@ -205,12 +205,10 @@ def read(folder: Path, encoder_only: bool = False) -> Embedder:
     notes += [f"not converted: {what}" for what in left_out]
     notes += notes_of_unknown(name, settings, _ENCODER_READ | _ENCODER_FOLLOWED.keys())
     notes += notes_of_unknown(_PROMPTS, about, _PROMPTS_READ | _PROMPTS_FOLLOWED.keys())
-    limit = settings.get("max_seq_length")
-    if limit is not None and (type(limit) is not int or limit < 3):
-        raise UserError(f"{file} has max_seq_length={quoted(limit)}; write the most tokens of a text, at least 3")
     is_embedder, activation = about.get("model_type") != "CrossEncoder", str(about.get("activation_fn") or "")
     lowercase = bool(settings.get("do_lower_case"))
-    return Embedder(encoder, is_embedder, activation, limit or 0, lowercase, is_normalized, tuple(notes))
+    limit = settings.get("max_seq_length") or 0
+    return Embedder(encoder, is_embedder, activation, limit, lowercase, is_normalized, tuple(notes))
 
 
 def _inside(folder: Path, path: str) -> Path:

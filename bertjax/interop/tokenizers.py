@@ -256,9 +256,8 @@ def _is_changed(letter: str) -> bool:
 def _read_sentencepiece(folder: Path, description: dict, files: foreign_tokenizers.Declared) -> Tokenizer:
     """Return the tokenizer of a `tokenizer.model`, which `write` wrote."""
     tokenizer = sentencepiece.from_file(folder / _SENTENCEPIECE)
-    names = {"[UNK]": "unk", "[SEP]": "sep", "[PAD]": "pad", "[CLS]": "cls", "[MASK]": "mask"}
     for symbol, piece in files.roles.items():
-        if piece != (own := tokenizer.piece(getattr(tokenizer, f"{names[symbol]}_id"))):
+        if piece != (own := tokenizer.piece(getattr(tokenizer, f"{symbol[1:-1].lower()}_id"))):
             raise UserError(
                 f"{folder} declares {quoted(piece)} as its {symbol}, and {_SENTENCEPIECE} has {quoted(own)}; get the "
                 "files of one tokenizer"

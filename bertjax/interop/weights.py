@@ -28,46 +28,28 @@ _NAMES_OF_TENSORS = (
 )
 # Other formats: (file pattern, what the file is, how to convert it). `{path}` is the file, `{folder}` its folder and
 # `{model}` the model's class.
-_IN_TRANSFORMERS = "transformers.{model}.from_pretrained({folder!r}, {flag}=True).save_pretrained(NEW)"
-_DOWNLOAD, _OTHER_NAME = f"download {SAFETENSORS}", "a file with another name"
+_OLDER = "with transformers 4.57: transformers.{model}.from_pretrained({folder!r}, from_FLAG=True).save_pretrained(NEW)"
+_MERGED = "with peft: AutoPeftModel.from_pretrained({folder!r}).merge_and_unload().save_pretrained(NEW)"
+_OF_OTHERS = ("*.ot", "*.onnx", "openvino_model.*", "*.pb", "*.gguf")
+_OTHER_NAME = "a file with another name"
 _OTHERS = (
-    (
-        "tf_model*.h5",
-        "weights of TensorFlow",
-        f"with transformers 4.57: {_IN_TRANSFORMERS.replace('{flag}', 'from_tf')}",
-    ),
-    (
-        "flax_model*.msgpack",
-        "weights of Flax",
-        f"with transformers 4.57: {_IN_TRANSFORMERS.replace('{flag}', 'from_flax')}",
-    ),
+    ("tf_model*.h5", "weights of TensorFlow", _OLDER.replace("FLAG", "tf")),
+    ("flax_model*.msgpack", "weights of Flax", _OLDER.replace("FLAG", "flax")),
     (
         "*.ckpt*.index",
         "a checkpoint of TensorFlow, as google-research publishes them",
         "with transformers 4.57 and TensorFlow: transformers.BertForPreTraining.from_pretrained({path!r}, "
         "from_tf=True, config=transformers.BertConfig.from_json_file(CONFIG)).save_pretrained(NEW)",
     ),
-    (
-        "adapter_model.*",
-        "an adapter of PEFT without its model",
-        "with peft: AutoPeftModel.from_pretrained({folder!r}).merge_and_unload().save_pretrained(NEW)",
-    ),
+    ("adapter_model.*", "an adapter of PEFT without its model", _MERGED),
     (
         "*.ckpt",
         "a checkpoint of Lightning",
         'in PyTorch: torch.save(torch.load({path!r}, weights_only=True)["state_dict"], "pytorch_model.bin")',
     ),
-    (
-        "zero_to_fp32.py",
-        "a checkpoint of DeepSpeed",
-        "python {folder}/zero_to_fp32.py {folder} NEW, which runs a script of its author",
-    ),
+    ("zero_to_fp32.py", "a checkpoint of DeepSpeed", "run its author's script: python {path} {folder} NEW"),
     ("*.distcp", "shards of FSDP", "accelerate merge-weights {folder} NEW"),
-    *(
-        (pattern, "a model for another library", _DOWNLOAD)
-        for pattern in ("*.ot", "*.onnx", "openvino_model.*", "*.pb")
-    ),
-    ("*.gguf", "a GGUF file", _DOWNLOAD),
+    *((pattern, "a model for another library", f"download {SAFETENSORS}") for pattern in _OF_OTHERS),
     ("*.safetensors", _OTHER_NAME, f"rename it to {SAFETENSORS} if it holds the whole model"),
     ("*.bin", _OTHER_NAME, f"rename it to {PICKLE} if it holds the whole model"),
     *((pattern, _OTHER_NAME, f"save its state dict as {PICKLE}") for pattern in ("*.pt", "*.pth")),
