@@ -119,15 +119,15 @@ def test_a_stopped_student_resumes_with_the_same_teacher_only(files, finished, t
 @pytest.mark.parametrize(
     "settings, complaint",
     [
-        ({}, "has no text; give a file with a text in each line"),
-        ({"pair": "other"}, "has one text in each line, and examples.pair=other needs two; name a table"),
+        ({}, "has no text; give a file with at least one"),
+        ({"pair": "other"}, "has one text a line, and a pair has two; name a table"),
     ],
 )
 def test_unlabeled_files_that_are_refused(tmp_path, settings, complaint):
     (tmp_path / "empty.txt").write_text("\n \n")
     with pytest.raises(UserError, match=complaint):
         LabeledText(unlabeled=str(tmp_path / "empty.txt"), **settings).further_train()
-    with pytest.raises(UserError, match="needs examples.kind=labeled_text with a label"):
+    with pytest.raises(UserError, match="needs examples.kind=labeled_text and a label"):
         LabeledText(unlabeled="more.txt", label="")
 
 

@@ -12,7 +12,7 @@ from bertjax.data.filters.rules import kind_of
 from bertjax.data.inspect import characters, damage, vocabulary
 from bertjax.data.inspect.report import draw_histograms, histogram, name_of, warnings
 from bertjax.data.inspect.vocabulary import FREQUENT, MOST_TOKENS_A_WORD
-from bertjax.data.preparation import dropped
+from bertjax.data.preparation.cleaning import read_dropped
 from bertjax.data.store import COUNTED_AT_ONCE, SPLITS, Split, TokenStore
 from bertjax.runtime.errors import printable
 
@@ -248,7 +248,7 @@ def _reasons(store: TokenStore) -> Iterator[Table]:
     """Yield a table with the reasons for which filters dropped documents, and examples of each."""
     numbers: collections.Counter[tuple[str, str]] = collections.Counter()
     examples: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
-    for line in dropped.read(store.path):
+    for line in read_dropped(store.path):
         if "kept" in line or "text" not in line:
             continue  # a duplicate
         reason = line["rule"], line["reason"]
@@ -263,7 +263,7 @@ def _reasons(store: TokenStore) -> Iterator[Table]:
         caption = (
             f"Why filters dropped documents, the most frequent reason first, with the beginnings of up to {_EXAMPLES} "
             "of them. Read them: a rule made for English web pages drops good text of other kinds. "
-            "The file dropped.jsonl.gz in the store lists every document."
+            "The file cleaning.jsonl.gz in the store lists every document."
         )
         yield Table(caption, ("filter", "reason", "documents", "examples"), tuple(rows))
 

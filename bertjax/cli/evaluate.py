@@ -14,8 +14,7 @@ from bertjax.config import private_paths
 from bertjax.config.config import Config
 from bertjax.config.opening import SavedModel
 from bertjax.data.config import NearDuplicates
-from bertjax.data.labeled import remedies
-from bertjax.data.labeled.base import LabeledFormat, Record
+from bertjax.data.labeled.base import LabeledFormat, Record, of_command
 from bertjax.data.labeled.labels import with_names_of
 from bertjax.data.labeled.source import LabeledPlan, LabeledSource, LabeledSources, count_known
 from bertjax.data.preparation import spec
@@ -242,7 +241,7 @@ def _labeled(
         # Without further files: only the named file is scored.
         own = {"heldout": path, "further_heldout": {}, "folds": 0}
         examples = dataclasses.replace(task.examples.with_columns(columns), **own)
-        with remedies.of_command(examples.columns_of(command_line.COLUMNS)):
+        with of_command(examples.columns_of(command_line.COLUMNS)):
             records = examples.read(path)
             if task.has_classes:
                 records = examples.without_missing(records, path, task.objective.classes)

@@ -21,9 +21,8 @@ from pathlib import Path
 
 from bertjax.config import config_file
 from bertjax.data.inspect import cleaning, show
-from bertjax.data.preparation.building import Runner
 from bertjax.data.preparation.local import Local
-from bertjax.data.preparation.prepare import LOCAL, prepare
+from bertjax.data.preparation.prepare import LOCAL, Runner, prepare
 from bertjax.data.store import TokenStore
 from bertjax.runtime import storage
 from bertjax.runtime.command_line import ArgumentParser, command

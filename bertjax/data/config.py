@@ -117,15 +117,15 @@ class DataConfig:
         if self.sources and self.corpus != DataConfig.corpus:
             names = ", ".join(self.sources)
             raise UserError(f"data.corpus={self.corpus!r} and data.sources ({names}) are both set; remove one of them")
+        for field in ("sources", "filters"):
+            for name in getattr(self, field):
+                if not re.fullmatch(r"[\w-]+", name):
+                    raise UserError(f"data.{field} has the name {name!r}; use only letters, digits, - and _")
         for name, source in self.sources.items():
-            if not re.fullmatch(r"[\w-]+", name):
-                raise UserError(f"data.sources has the name {name!r}; use only letters, digits, - and _")
             if not source.corpus:
                 raise UserError(f"data.sources.{name}.corpus is not set; name a file, a folder or another corpus")
             check(source, f"data.sources.{name}")
         for name in self.filters:
-            if not re.fullmatch(r"[\w-]+", name):
-                raise UserError(f"data.filters has the name {name!r}; use only letters, digits, - and _")
             # `dropped.jsonl.gz` uses these two as rules for documents that no filter dropped.
             if name in ("duplicate", "near-duplicate"):
                 raise UserError(f"data.filters has the name {name!r}, by which others are listed; choose another")

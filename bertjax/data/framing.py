@@ -122,10 +122,10 @@ def whole_lengths(first: Ids, second: Ids | None, separators: int = 1) -> np.nda
     Args:
       first, second, separators: see `truncate`.
     """
-    lengths = np.fromiter(map(len, first), np.int64, len(first)) + special_tokens(
-        1 if second is None else 2, separators
-    )
-    return lengths if second is None else lengths + np.fromiter(map(len, second), np.int64, len(second))
+    lengths = np.fromiter(map(len, first), np.int64, len(first))
+    if second is None:
+        return lengths + special_tokens(1, separators)
+    return lengths + np.fromiter(map(len, second), np.int64, len(second)) + special_tokens(2, separators)
 
 
 def truncate(

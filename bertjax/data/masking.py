@@ -16,7 +16,7 @@ from bertjax.data.examples import Ragged, Vocabulary
 from bertjax.data.random import bits, bits_after, states
 from bertjax.data.store import TokenStore
 from bertjax.data.text import lexicon
-from bertjax.data.text.words import Words
+from bertjax.data.text.lexicon import Words
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import check, setting
 

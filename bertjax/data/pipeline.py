@@ -16,7 +16,7 @@ from bertjax.data.batch import Draw, PlacedExamples, core, place
 from bertjax.data.examples import Ragged, Vocabulary
 from bertjax.data.order import Epochs, Turns
 from bertjax.data.plan import Plan
-from bertjax.data.worker_signals import end_with_parent, ignore_stop_signals, stop_signals_blocked
+from bertjax.data.preparation.workers import end_with_parent, ignore_stop_signals, stop_signals_blocked
 
 Features = Callable[[PlacedExamples, Draw], dict[str, np.ndarray]]
 

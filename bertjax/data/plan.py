@@ -176,16 +176,11 @@ def _make_alone(store: TokenStore, spec: Spec, path: Path, identity: dict) -> Co
             shutil.rmtree(path)
         _make(store, spec, path, identity)
         if origin:
-            _upload(path, origin)
+            try:
+                remote.upload(path, origin, _MANIFEST)
+            except UserError as error:  # this run has its local copy
+                log.warning("%s; the next host makes the plan again", error)
         return cast(Counts, _read(path, identity))
-
-
-def _upload(path: Path, origin: epath.Path) -> None:
-    """Upload a plan beside the remote store for other hosts. A failure is only logged: this run has its local copy."""
-    try:
-        remote.upload(path, origin, _MANIFEST)
-    except UserError as error:
-        log.warning("%s; the next host makes the plan again", error)
 
 
 def _make(store: TokenStore, spec: Spec, path: Path, identity: dict) -> None:

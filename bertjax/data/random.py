@@ -85,14 +85,18 @@ def _start(seed: int, stream: str) -> np.ndarray:
 
 def _absorb(state: np.ndarray | np.uint64, words: ArrayLike) -> np.ndarray:
     """Return the state after one SplitMix64 step. The input is not changed."""
-    # Plus one: otherwise the word 0 would leave the state as it is. `+` also makes a copy for the in-place steps.
-    state = state + _GOLDEN * (np.asarray(words).astype(np.uint64, copy=False) + np.uint64(1))
-    state ^= state >> np.uint64(30)
-    state *= np.uint64(0xBF58476D1CE4E5B9)
-    state ^= state >> np.uint64(27)
-    state *= np.uint64(0x94D049BB133111EB)
-    state ^= state >> np.uint64(31)
-    return state
+    # Plus one: otherwise the word 0 would leave the state as it is.
+    return mixed(state + _GOLDEN * (np.asarray(words).astype(np.uint64, copy=False) + np.uint64(1)))
+
+
+def mixed(values: np.ndarray) -> np.ndarray:
+    """Apply SplitMix64's finalizer: a bijection in which every output bit depends on all 64."""
+    values = values ^ (values >> np.uint64(30))
+    values *= np.uint64(0xBF58476D1CE4E5B9)
+    values ^= values >> np.uint64(27)
+    values *= np.uint64(0x94D049BB133111EB)
+    values ^= values >> np.uint64(31)
+    return values
 
 
 def _high(state: np.ndarray) -> np.ndarray:

@@ -10,8 +10,7 @@ from typing import Any, cast
 from bertjax.config.config import Task
 from bertjax.config.export import Export
 from bertjax.data.formats import FORMATS
-from bertjax.data.labeled import remedies
-from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
+from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record, of_command
 from bertjax.inference.base import Pipeline, config_of
 from bertjax.inference.masked import masked_lm
 from bertjax.inference.records import read_file, with_best
@@ -104,7 +103,7 @@ class FineTuned(Pipeline):
     def read(self, path: str) -> list[Record]:
         full = str(Path(path).expanduser())
         quoted = getattr(self._examples, "quoted", False)
-        with remedies.of_command(self._examples.columns_of(command_line.INPUT_COLUMNS)):
+        with of_command(self._examples.columns_of(command_line.INPUT_COLUMNS)):
             records = self._examples.read_unlabeled(full, self.objective.classes)
             return read_file(path, self.fields, quoted) if records is None else records
 

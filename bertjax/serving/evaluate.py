@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.data.labeled import remedies
-from bertjax.data.labeled.base import Record
+from bertjax.data.labeled.base import Record, of_command
 from bertjax.data.labeled.label_sets import LabelSets
 from bertjax.data.labeled.labels import with_names_of
 from bertjax.data.labeled.texts import LabeledText
@@ -143,7 +142,7 @@ def read(description: Description, path: str) -> tuple[list[Record], np.ndarray]
       UserError: the file cannot be read, or has a label that the model does not know.
     """
     examples = _format(description)
-    with remedies.of_command(examples.columns_of((*command_line.TEXT_COLUMNS, "label"))):
+    with of_command(examples.columns_of((*command_line.TEXT_COLUMNS, "label"))):
         records = examples.read(path)
         if description.labels:
             records = examples.without_missing(records, path, description.labels)

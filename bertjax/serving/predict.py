@@ -4,8 +4,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from bertjax.data.labeled import remedies
-from bertjax.data.labeled.base import Record
+from bertjax.data.labeled.base import Record, of_command
 from bertjax.inference.records import CUT_FEWER, read_file, readable_text, requested, with_answer, with_best
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError, json_text, say
@@ -34,7 +33,7 @@ def predictions(model: OnnxModel, records: list[Record], rows: list[Row]) -> Ite
 
 
 def _read(file: str, description: Description) -> list[Record]:
-    with remedies.of_command(dict(zip(command_line.TEXT_COLUMNS, description.fields))):
+    with of_command(dict(zip(command_line.TEXT_COLUMNS, description.fields))):
         return read_file(file, description.fields, bool(description.examples.get("quoted")))
 
 

@@ -10,7 +10,7 @@ from bertjax.analysis import run_report
 from bertjax.analysis.page import Section, Table
 from bertjax.analysis.store_report import sections_of
 from bertjax.cli import report
-from bertjax.data.preparation import dropped
+from bertjax.data.preparation.cleaning import read_dropped
 from bertjax.data.preparation.prepare import prepare
 from bertjax.data.store import TokenStore
 from bertjax.runtime import command_line
@@ -103,7 +103,7 @@ def tables(store, name):
 
 def test_what_was_left_out_is_counted_by_source_and_by_reason(cleaned):
     counts, reasons, *_ = tables(cleaned, "left-out")
-    lines = list(dropped.read(cleaned.path))
+    lines = list(read_dropped(cleaned.path))
     for row in counts:
         of_source = [line for line in lines if line["source"] == row["source"]]
         assert row["duplicates"] == str(sum(line["rule"] == "duplicate" for line in of_source))

@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import difflib
 import functools
 import hashlib
 import ipaddress
@@ -48,18 +47,14 @@ class Length(Filter):
             raise UserError(f"the filter 'length' has no limit; set {' or '.join(limits)}")
 
     def keep(self, document: Document) -> str | None:
-        characters = len(document.text)
-        if characters < self.fewest_characters:
-            return f"fewer than {self.fewest_characters:,} characters"
-        if self.most_characters and characters > self.most_characters:
-            return f"more than {self.most_characters:,} characters"
-        if not self.fewest_words and not self.most_words:
-            return None
-        words = len(unicode.words(document.text))
-        if words < self.fewest_words:
-            return f"fewer than {self.fewest_words:,} words"
-        if self.most_words and words > self.most_words:
-            return f"more than {self.most_words:,} words"
+        for unit in ("characters", "words"):
+            fewest, most = getattr(self, f"fewest_{unit}"), getattr(self, f"most_{unit}")
+            if fewest or most:
+                count = len(document.text if unit == "characters" else unicode.words(document.text))
+                if count < fewest:
+                    return f"fewer than {fewest:,} {unit}"
+                if most and count > most:
+                    return f"more than {most:,} {unit}"
         return None
 
 
@@ -328,9 +323,7 @@ class Scripts(Filter):
             Allowed(least=0, most=1).check(name, share, f" of the filter {self.kind!r}")
         for script in (*self.at_least, *self.at_most):
             if script not in _known():
-                name = _UNICODE_NAMES.get(script.lower(), script.lower())
-                near = difflib.get_close_matches(name, _known(), n=1, cutoff=0.5)
-                hint = f"did you mean {near[0]!r}?" if near else "names are such as latin, hangul, cjk, cyrillic"
+                hint = "take a Unicode name, such as latin, hangul, cjk (Chinese characters), hiragana or cyrillic"
                 raise UserError(f"the filter 'scripts' knows no script {script!r}; {hint}")
         if not shares and self.most_symbols == 1 and self.fewest_letters == 0:
             raise UserError("the filter 'scripts' has no limit; set at_least, at_most, most_symbols or fewest_letters")
@@ -357,16 +350,6 @@ class Scripts(Filter):
         return None
 
 
-# What people call scripts that have another name in Unicode.
-_UNICODE_NAMES = dict.fromkeys(("han", "hanzi", "kanji", "hanja", "chinese"), "cjk") | {
-    "korean": "hangul",
-    "japanese": "hiragana",
-    "kana": "hiragana",
-    "burmese": "myanmar",
-    "hindi": "devanagari",
-    "russian": "cyrillic",
-    "amharic": "ethiopic",
-}
 # First words in the names of letters that belong to no script, such as MODIFIER LETTER APOSTROPHE.
 _NO_SCRIPTS = ("modifier", "caron", "space", "vedic", "turned", "roman", "vertical", "masu", "combining", "unnamed")
 

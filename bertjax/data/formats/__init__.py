@@ -9,7 +9,7 @@ import dataclasses
 import functools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -75,19 +75,14 @@ class TextFormat(ExampleFormat):
       version: plan version, raised when the same settings give different examples.
       is_random: whether examples depend on the seed.
       orders_sentences: whether labels depend on the sentence order within a document.
+      is_of_one_source: whether an example must stay within one source. With several sources, the model could recognize
+        a random partner by its script alone.
     """
 
     version: ClassVar[int] = 2
     is_random: ClassVar[bool] = True
     orders_sentences: ClassVar[bool] = False
-
-    @property
-    def is_of_one_source(self) -> bool:
-        """Whether an example must stay within one source.
-
-        With several sources, the model could recognize a random partner by its script alone.
-        """
-        return False
+    is_of_one_source: ClassVar[Any] = False
 
     def identity(self) -> dict:
         """Return the settings that determine the examples, as plain values."""

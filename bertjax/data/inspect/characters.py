@@ -192,11 +192,8 @@ def _unknown(sentences: Sequence[str], tokenizer: Tokenizer, total: int) -> tupl
 
 def _name(character: str) -> str:
     """Return a character, or its code point if it is not visible by itself."""
-    return (
-        printable(character)
-        if character.isprintable() and not unicode.is_mark(character)
-        else (f"U+{ord(character):04X}")
-    )
+    is_visible = character.isprintable() and not unicode.is_mark(character)
+    return printable(character) if is_visible else f"U+{ord(character):04X}"
 
 
 def _counts(sentences: Sequence[str]) -> collections.Counter[str]:

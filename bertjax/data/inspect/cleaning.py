@@ -4,7 +4,7 @@ import collections
 from pathlib import Path
 from typing import Any
 
-from bertjax.data.preparation import dropped
+from bertjax.data.preparation.cleaning import read_dropped
 from bertjax.data.preparation.ledger import READ
 from bertjax.runtime.errors import printable
 
@@ -80,7 +80,7 @@ def show(folder: Path, number: int) -> str:
     """
     shown: collections.Counter[tuple[str, str]] = collections.Counter()
     result = collections.defaultdict(list)
-    for line in dropped.read(folder):
+    for line in read_dropped(folder):
         reason = line["rule"], line["reason"]
         # Counted beyond `number` too, because the heading has the total.
         shown[reason] += 1

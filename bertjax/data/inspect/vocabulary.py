@@ -200,16 +200,12 @@ def advice(store: TokenStore, counts_V: np.ndarray) -> str:
     is_existing = isinstance(store.manifest["spec"].get("tokenizer"), str)
     flags = "--config.data.tokenizer.model= " * is_existing + f"--config.data.tokenizer.vocab_size={fitting}"
     least = size - len(_forms(store.tokenizer)[1])
-    if size > MOST_TIMES * fitting and fitting <= least:  # a vocabulary of that size could not be trained
-        return (
-            f"large for this corpus, {rule}, but characters, bytes and special symbols alone take {least:,}; keep it "
-            "if more text of this kind will follow"
-        )
     if size > MOST_TIMES * fitting:
-        return (
-            f"large for this corpus, {rule}; keep it if more text of this kind will follow, else compare the bits per "
-            f"byte of a run with {flags}"
-        )
+        keep = "keep it if more text of this kind will follow"
+        if fitting <= least:  # a vocabulary of that size could not be trained
+            alone = f"but characters, bytes and special symbols alone take {least:,}"
+            return f"large for this corpus, {rule}, {alone}; {keep}"
+        return f"large for this corpus, {rule}; {keep}, else compare the bits per byte of a run with {flags}"
     if MOST_TIMES * size < fitting:
         return f"the corpus has room for more, {rule}: up to {flags}"
     return f"keep it, {rule}"

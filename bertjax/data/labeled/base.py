@@ -1,11 +1,13 @@
 """Base class for labeled formats: a file is parsed into records, and records are encoded into in-memory examples."""
 
+import contextlib
+import contextvars
 import dataclasses
 import functools
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -14,13 +16,15 @@ from tqdm import tqdm
 from bertjax.data.config import ON_BAD
 from bertjax.data.examples import Ragged
 from bertjax.data.formats import ExampleFormat
-from bertjax.data.labeled import remedies
 from bertjax.data.sources.base import BadRecords, OnBad, read_each
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.runtime.errors import UserError, printable
+from bertjax.runtime.errors import UserError, printable, shorten
+from bertjax.runtime.setting import setting
 
 # One task input (a sentence, a pair, a question) as plain JSON, with its label if known.
 Record = dict[str, Any]
+# Class names by index; empty if labels are numbers.
+Classes = tuple[str, ...]
 # Added to every record for error messages: where it was read, as `file:line`.
 WHERE = "_where"
 # Keys under which answers and reports are added to a record. A column of this name would be overwritten, or overwrite.
@@ -87,18 +91,17 @@ class LabeledFormat(ExampleFormat):
     train: str = ""
     heldout: str | float = ""
     further_heldout: dict[str, str] = dataclasses.field(default_factory=dict, kw_only=True)
-    limit: int = 0
+    limit: int = setting(0, least=0, hint="0 takes all records")
+    # Columns that hold text: all that `encode` needs from an unlabeled record.
+    inputs: ClassVar[Any] = ()
     list_input: ClassVar[str] = ""
     limit_seed: int = dataclasses.field(default=0, kw_only=True)
-    on_bad_record: str = "stop"
+    on_bad_record: str = setting("stop", choices=ON_BAD)
     folds: int = dataclasses.field(default=0, kw_only=True)
     is_divisible: ClassVar[bool] = False
 
     def __post_init__(self):
         super().__post_init__()
-        if self.on_bad_record not in ON_BAD:
-            known = ", ".join(ON_BAD)
-            raise UserError(f"examples.on_bad_record={self.on_bad_record!r} is unknown; choose one of {known}")
         if isinstance(self.heldout, float) and not self.is_divisible:
             kind = f"examples.kind={self.kind}"
             raise UserError(f"examples.heldout={self.heldout} is a share, which {kind} does not hold out; name a file")
@@ -113,18 +116,12 @@ class LabeledFormat(ExampleFormat):
             if name in SPLITS or not re.fullmatch(r"[\w-]+", name):
                 remedy = f"use letters, digits, - and _, and not {' or '.join(SPLITS)}"
                 raise UserError(f"examples.further_heldout has the name {name!r}; {remedy}")
-        if self.limit < 0:
-            raise UserError(f"examples.limit={self.limit} must not be negative; 0 takes all records")
 
-    @property
-    def limit_note(self) -> str:
-        """A phrase for messages about the training file if `limit` is set, else empty."""
-        return f" in the {self.limit} records that examples.limit takes" if self.limit else ""
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Columns that hold text: all that `encode` needs from an unlabeled record."""
-        return ()
+    def unknown(self, record: Record, what: str, classes: Sequence[str]) -> UserError:
+        """Return the error for a record with a label (`what`) that is not among the classes."""
+        limit = f" in the {self.limit} records that examples.limit takes" if self.limit else ""
+        known = f"the training file lacks{limit} ({shorten(classes, 8)})"
+        return UserError(f"{record.get(WHERE, 'this record')} has the {what}, which {known}; correct it or that file")
 
     def texts_of(self, record: Record) -> list[str]:
         """Return a record's texts; empty if they are not in the columns `inputs`."""
@@ -182,7 +179,7 @@ class LabeledFormat(ExampleFormat):
         if not path:
             share = ", or hold out a share of the first: examples.heldout=0.2" if self.is_divisible else ""
             raise UserError(f"examples.train or examples.heldout is empty; name a file or folder for each{share}")
-        bad = BadRecords(self.on_bad_record, "records", remedies.setting(", or set examples.on_bad_record=skip"))
+        bad = BadRecords(self.on_bad_record, "records", setting_remedy(", or set examples.on_bad_record=skip"))
         records = self.parse(path, functools.partial(bad.add, path))
         if taken := sorted((ANSWERS | (_OF_FOLDS if self.folds else set())) & records[0].keys()):
             raise UserError(f"{path} has the column {taken[0]!r}, under which bertjax writes its answers; rename it")
@@ -243,9 +240,7 @@ class LabeledFormat(ExampleFormat):
         """
         return 1
 
-    def encode(
-        self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
-    ) -> LabeledExamples:
+    def encode(self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: Classes) -> LabeledExamples:
         """Encode records into examples of at most `longest(T)` tokens.
 
         Args:
@@ -271,7 +266,46 @@ def checked(records: Sequence[Record], check: Callable[[Record], None], path: st
         check(record)
         return record
 
-    good = list(read_each(records, pass_on, on_bad))
-    if not good:
-        raise UserError(f"{path} has no record that can be used; correct the file")
-    return good
+    return not_empty(read_each(records, pass_on, on_bad), path, "record that can be used")
+
+
+def not_empty(records: Iterable[Record], path: str, what: str) -> list[Record]:
+    """Return the records of a file as a list.
+
+    Raises:
+      UserError: there are none; the message names `what` is missing.
+    """
+    if not (listed := list(records)):
+        raise UserError(f"{path} has no {what}; give a file with at least one")
+    return listed
+
+
+# Remedies in messages: a setting in a run, a flag in a command that reads a file of its own. Readers of tables know
+# neither. A command wraps its reading in `of_command`, so that messages name no setting that it does not have.
+# {setting of the examples that has a flag: its column}; None in a run.
+_COLUMNS: contextvars.ContextVar[Mapping[str, str] | None] = contextvars.ContextVar("columns", default=None)
+
+
+@contextlib.contextmanager
+def of_command(columns: Mapping[str, str]) -> Iterator[None]:
+    """Within this context, messages name flags instead of settings.
+
+    Args:
+      columns: {setting of the examples that the command has a flag for, such as `text`: the column it has}.
+    """
+    token = _COLUMNS.set(columns)
+    try:
+        yield
+    finally:
+        _COLUMNS.reset(token)
+
+
+def setting_remedy(remedy: str) -> str:
+    """Return a remedy that sets something in the configuration; empty in a command, which refuses it."""
+    return remedy if _COLUMNS.get() is None else ""
+
+
+def flag_remedy(column: str) -> str:
+    """Return the flag that names another column than this one; empty in a run, and if the command has none."""
+    roles = [role for role, own in (_COLUMNS.get() or {}).items() if own == column]
+    return f"name the column with --{roles[0].replace('_', '-')}=COLUMN" if roles else ""

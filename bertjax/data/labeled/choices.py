@@ -12,7 +12,7 @@ from etils import epath
 from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.framing import special_tokens, truncate, whole_lengths
 from bertjax.data.labeled import json_objects, labels, tables
-from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record, checked
+from bertjax.data.labeled.base import WHERE, Classes, LabeledExamples, LabeledFormat, Record, checked, not_empty
 from bertjax.data.sources.base import OnBad, check_surrogates, json_of, read_each
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime.errors import UserError
@@ -56,9 +56,7 @@ class ChoiceFormat(LabeledFormat):
         """Return C."""
         return len(classes) or len(self.choices_of(records[0]))
 
-    def encode(
-        self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
-    ) -> LabeledExamples:
+    def encode(self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: Classes) -> LabeledExamples:
         count = self.group_of(records, classes)
         longest = min(self.longest(seq_len), seq_len // count)
         if longest < special_tokens(2, tokenizer.pair_separators) + 2:  # one token per segment
@@ -170,10 +168,8 @@ class Race(ChoiceFormat):
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:
         folder = epath.Path(path).expanduser()
         files = sorted([*folder.glob("*.txt"), *folder.glob("*/*.txt")])
-        records = [record for file in files if not file.name.startswith(".") for record in _questions(file, on_bad)]
-        if not records:
-            raise UserError(f"{path} has no questions in .txt files; name a folder such as RACE/train or RACE/dev/high")
-        return records
+        records = (record for file in files if not file.name.startswith(".") for record in _questions(file, on_bad))
+        return not_empty(records, path, "questions in .txt files, as RACE/train and RACE/dev/high have")
 
     def second_segments(self, record: Record) -> list[str]:
         question, choices = record[self.question], self.choices_of(record)

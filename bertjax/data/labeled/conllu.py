@@ -6,7 +6,7 @@ from typing import Any
 
 from etils import epath
 
-from bertjax.data.labeled.base import WHERE, Record
+from bertjax.data.labeled.base import WHERE, Record, not_empty
 from bertjax.data.sources.base import OnBad, decoded, read_each, stop
 from bertjax.data.sources.lines import numbered_lines
 from bertjax.runtime.errors import UserError
@@ -109,10 +109,8 @@ def _records(path: str, on_bad: OnBad, make: Callable[[list[dict[str, Any]], str
         made = make(words, where) if words else {}  # without words there are only comments
         return {"words": [values["form"] for values in words]} | made | {WHERE: where}
 
-    records = [record for record in read_each(_sentences(path), record_of, on_bad) if record["words"]]
-    if not records:
-        raise UserError(f"{path} has no sentences that can be used; give a file in the format of CoNLL-U")
-    return records
+    records = (record for record in read_each(_sentences(path), record_of, on_bad) if record["words"])
+    return not_empty(records, path, "sentences of CoNLL-U that can be used")
 
 
 def _tag(values: dict[str, Any], field: str) -> str:

@@ -10,11 +10,11 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from bertjax.data.labeled import labels, remedies, tables
-from bertjax.data.labeled.base import WHERE, Record, checked
+from bertjax.data.labeled import labels, tables
+from bertjax.data.labeled.base import WHERE, Record, checked, setting_remedy
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.data.sources.base import OnBad
-from bertjax.runtime.errors import UserError, say, shorten
+from bertjax.runtime.errors import UserError, say
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +70,7 @@ class LabelSets(LabeledText):
         records = checked(records, check, path, on_bad)
         vectors = [_vector(record[self.label]) for record in records]
         last = length - 1
-        remedy = remedies.setting("; to name them, give each a column with 1 or 0 and set examples.label_columns")
+        remedy = setting_remedy("; to name them, give each a column with 1 or 0 and set examples.label_columns")
         say(f"{path}: {self.label!r} has vectors, whose places are the classes 0 to {last}{remedy}", file=sys.stderr)
         places = ([str(place) for place, value in enumerate(vector) if value == "1"] for vector in vectors)
         return [record | {self.label: names} for record, names in zip(records, places, strict=True)]
@@ -96,10 +96,7 @@ class LabelSets(LabeledText):
         for number, record in enumerate(records):
             for name in record.get(self.label, ()):
                 if name not in classes:
-                    raise UserError(
-                        f"{record.get(WHERE, 'this record')} has the label {name!r}, which the training file "
-                        f"lacks{self.limit_note} ({shorten(classes, 8)})"
-                    )
+                    raise self.unknown(record, f"label {name!r}", classes)
                 numbers_MC[number, classes.index(name)] = 1.0
         return numbers_MC
 
@@ -108,17 +105,12 @@ class LabelSets(LabeledText):
         if self.label_columns:
             return [column for column in self.label_columns if self._applies(record, column)]
         value: Any = record[self.label]
-        if isinstance(value, str) and re.fullmatch(r"\s*\[.*\]\s*", value, re.DOTALL):  # as pandas writes a list
-            raise UserError(
-                f"{record[WHERE]} has the labels {value[:40]!r} in {self.label!r}, a list written as text; write names "
-                f"with {self.separator!r} between them, or arrays in a .jsonl file"
-            )
+        # pandas writes a list as text.
+        is_list = isinstance(value, str) and re.fullmatch(r"\s*\[.*\]\s*", value, re.DOTALL)
         values = value.split(self.separator) if isinstance(value, str) else value
-        if not isinstance(values, list) or not all(isinstance(name, (str, int)) for name in values):
-            raise UserError(
-                f"{record[WHERE]} has the labels {str(value)[:40]!r} in {self.label!r}; write an array of names, or "
-                f"names with {self.separator!r} between them"
-            )
+        if is_list or not isinstance(values, list) or not all(isinstance(name, (str, int)) for name in values):
+            remedy = f"write an array of names, or names with {self.separator!r} between them"
+            raise UserError(f"{record[WHERE]} has the labels {str(value)[:40]!r} in {self.label!r}; {remedy}")
         names = [labels.class_of(name) for name in values]
         return list(dict.fromkeys(filter(None, names)))
 

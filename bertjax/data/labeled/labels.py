@@ -44,9 +44,7 @@ def usual_kind(labels: Iterable[Any]) -> str:
 def check(record: Record, column: str, usual: str) -> None:
     """Raise UserError unless a label has the usual type: the text "1" beside the number 1 is a mistake in the file."""
     label, where = record[column], record[WHERE]
-    if label is None or label != label or (isinstance(label, str) and not label.strip()):
-        raise UserError(f"{where} has no label in {column!r}; fill it in or leave the row out")
-    if not (kind := _kind_of(label)):
+    if not (kind := _kind_of(label)) or (isinstance(label, str) and not label.strip()):
         raise UserError(f"{where} has the label {str(label)[:40]!r} in {column!r}; write a text or a number")
     if kind != usual:
         raise UserError(

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,17 +11,12 @@ from etils import epath
 from bertjax.data.examples import Ragged, Vocabulary, add_special_tokens
 from bertjax.data.framing import most_context, special_tokens, windows
 from bertjax.data.labeled import json_objects
-from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
+from bertjax.data.labeled.base import WHERE, Classes, LabeledExamples, LabeledFormat, Record, not_empty
 from bertjax.data.sources.base import OnBad, check_surrogates, json_of, object_of, read_each, stop
 from bertjax.data.sources.lines import numbered_lines
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime.errors import UserError
-
-
-def _filled(questions: Iterable[Record], path: str) -> list[Record]:
-    if not (records := list(questions)):
-        raise UserError(f"{path} has no questions; give a file with at least one")
-    return records
+from bertjax.runtime.setting import setting
 
 
 def _is_flat(entry: Any) -> bool:
@@ -133,20 +128,11 @@ class Questions(LabeledFormat):
     """
 
     kind: str = dataclasses.field(init=False, default="questions")
-    stride: int = 128
-    max_question: int = 64
+    stride: int = setting(128, least=1)
+    max_question: int = setting(64, least=1)
+    inputs: ClassVar[tuple[str, ...]] = ("question", "context")
     labels: ClassVar[tuple[str, ...]] = ("start", "end", "begin", "stop", "most_context")
     token_settings: ClassVar[tuple[str, ...]] = ("max_tokens", "stride", "max_question")
-
-    def __post_init__(self):
-        super().__post_init__()
-        for field in ("stride", "max_question"):
-            if getattr(self, field) < 1:
-                raise UserError(f"examples.{field}={getattr(self, field)} must be at least 1 token")
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return ("question", "context")
 
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:
         """Read questions as {`id`, `question`, `context`, `answers`: [{`text`, `answer_start`}]} with their locations.
@@ -167,7 +153,7 @@ class Questions(LabeledFormat):
                 records = read_each([(f"{path}:[{number}]", entry) for number, entry in enumerate(flat)], _flat, on_bad)
             else:
                 records = _questions(whole, f"{path}:", on_bad, _question)
-        return _filled(records, path)
+        return not_empty(records, path, "questions")
 
     def read_unlabeled(self, path: str, classes: Collection[str]) -> list[Record] | None:
         """Read {`id`, `question`, `context`} with locations from a JSON file that has SQuAD's list `data`."""
@@ -179,14 +165,12 @@ class Questions(LabeledFormat):
         if whole["data"] and _is_flat(whole["data"][0]):
             places = ((entry, f"{path}:data[{number}]") for number, entry in enumerate(whole["data"]))
             return [_unanswered(entry, _text(entry, "context", where), where) for entry, where in places]
-        return _filled(_questions(whole, f"{path}:", stop, _unanswered), path)
+        return not_empty(_questions(whole, f"{path}:", stop, _unanswered), path, "questions")
 
     def class_counts(self, records: list[Record]) -> Counter[str]:
         return Counter(ANSWER if record["answers"] else NO_ANSWER for record in records)
 
-    def encode(
-        self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
-    ) -> LabeledExamples:
+    def encode(self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: Classes) -> LabeledExamples:
         longest = self.longest(seq_len)
         room = longest - special_tokens(2, tokenizer.pair_separators)
         if room <= self.max_question:

@@ -9,7 +9,7 @@ import numpy as np
 from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.framing import truncate, whole_lengths
 from bertjax.data.labeled import json_objects, tables
-from bertjax.data.labeled.base import LabeledExamples, Record
+from bertjax.data.labeled.base import Classes, LabeledExamples, Record
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.data.sources.base import OnBad
 from bertjax.data.tokenizer import Tokenizer
@@ -48,9 +48,7 @@ class SiamesePairs(LabeledText):
     def group_of(self, records: list[Record], classes: tuple[str, ...]) -> int:
         return 2
 
-    def encode(
-        self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
-    ) -> LabeledExamples:
+    def encode(self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: Classes) -> LabeledExamples:
         # Examples alternate: the text and the pair of each record.
         texts = [record[column] for record in records for column in self.inputs]
         encoded = tokenizer.encode(texts)
@@ -103,9 +101,7 @@ class RepeatedText(SiamesePairs):
     def class_counts(self, records: list[Record]) -> Counter[str]:
         return Counter()
 
-    def encode(
-        self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
-    ) -> LabeledExamples:
+    def encode(self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: Classes) -> LabeledExamples:
         # A training record has no second text, so it becomes its own pair. Held-out pairs keep theirs.
         pairs = [{self.pair: record[self.text]} | record for record in records]
         return dataclasses.replace(super().encode(pairs, tokenizer, seq_len, classes), records=records)

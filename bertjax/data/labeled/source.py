@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from bertjax.data.labeled import labels
-from bertjax.data.labeled.base import SPLITS, WHERE, LabeledExamples, LabeledFormat, Record
+from bertjax.data.labeled.base import SPLITS, WHERE, Classes, LabeledExamples, LabeledFormat, Record
 from bertjax.data.labeled.split import divide, limited, text_key
 from bertjax.data.packing import mixed
 from bertjax.data.plan import Counts, Spec
@@ -98,9 +98,7 @@ class LabeledSource:
       classes: a trained model's class names by index; empty to take them from the training file.
     """
 
-    def __init__(
-        self, format: LabeledFormat, tokenizer: Tokenizer, has_classes: bool = True, classes: tuple[str, ...] = ()
-    ):
+    def __init__(self, format: LabeledFormat, tokenizer: Tokenizer, has_classes: bool = True, classes: Classes = ()):
         self._configured, self.tokenizer, self.has_classes, self._known = format, tokenizer, has_classes, classes
         self._tokens_per_byte: dict[str, float] = {}
         self._encoded: dict[tuple, LabeledExamples] = {}

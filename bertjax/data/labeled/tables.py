@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from etils import epath
 
-from bertjax.data.labeled import json_objects, remedies
-from bertjax.data.labeled.base import WHERE, Record
+from bertjax.data.labeled import json_objects
+from bertjax.data.labeled.base import WHERE, Record, flag_remedy, not_empty, setting_remedy
 from bertjax.data.sources.base import OnBad, decoded, read_each, stop
 from bertjax.data.sources.lines import numbered_lines
 from bertjax.runtime.errors import UserError, say, shorten
@@ -69,10 +69,8 @@ def read(
     else:
         raise UserError(f"{path} is not a table; its name must end in .tsv, .csv, .jsonl, .json (with .gz, .zst, .xz)")
     names = {*columns, WHERE}
-    records = [row if all_columns else {name: row[name] for name in row if name in names} for row in rows]
-    if not records:
-        raise UserError(f"{path} has no rows; give a file with at least one")
-    return records
+    records = (row if all_columns else {name: row[name] for name in row if name in names} for row in rows)
+    return not_empty(records, path, "rows")
 
 
 def preview(path: str, quoted: bool = False) -> tuple[list[str], list[Record]]:
@@ -118,10 +116,7 @@ def read_lines(path: str, column: str, on_bad: OnBad = stop) -> list[Record]:
     """
     lines = ((f"{path}:{number}", line) for number, line in numbered_lines(epath.Path(path)))
     texts = read_each(lines, lambda item: {column: decoded(item[1], item[0]).strip(), WHERE: item[0]}, on_bad)
-    records = [record for record in texts if record[column]]
-    if not records:
-        raise UserError(f"{path} has no text; give a file with a text in each line")
-    return records
+    return not_empty((record for record in texts if record[column]), path, "text")
 
 
 def _rows(path: str, columns: Sequence[str], kind: str, quoted: bool, on_bad: OnBad) -> Iterator[Record]:
@@ -155,7 +150,7 @@ def _rows(path: str, columns: Sequence[str], kind: str, quoted: bool, on_bad: On
     if empty:
         _note(f"{path}: empty rows skipped: {empty:,}")
     if not quoted and (count := _count_quoted([row for _, row in rows], header, columns)):
-        remedy = remedies.setting("; set examples.quoted=True if a program such as pandas has written them")
+        remedy = setting_remedy("; set examples.quoted=True if a program such as pandas has written them")
         _note(f"{path}: {count:,} texts are in double quotes, which stay{remedy}")
 
 
@@ -277,7 +272,7 @@ def _check_header(header: list[str], columns: Sequence[str], path: str) -> None:
     for column in columns:
         if column not in header:
             others = ", name one of these, or give the numbers of all, counted from 0, if the file has no header"
-            remedy = remedies.flag(column) or f"rename a column{remedies.setting(others)}"
+            remedy = flag_remedy(column) or f"rename a column{setting_remedy(others)}"
             raise UserError(f"{path} has no column {column!r}; it has {names}; {remedy}")
         if header.count(column) > 1:
             raise UserError(f"{path} has {header.count(column)} columns {column!r}; rename all but one of them")
@@ -289,7 +284,7 @@ def _width_error(row: list[str], width: int, delimiter: str, quoted: bool) -> st
     if len(row) > width:
         remedy = f"write a field with {delimiter!r} in double quotes" if quoted else f"remove {delimiter!r} in a field"
     if not quoted:
-        remedy += remedies.setting(", or set examples.quoted=True if fields are in quotes")
+        remedy += setting_remedy(", or set examples.quoted=True if fields are in quotes")
     return f"has {len(row)} fields, not {width}; {remedy}"
 
 

@@ -12,12 +12,13 @@ import numpy as np
 from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.framing import most_context, special_tokens, windows
 from bertjax.data.labeled import conllu, json_objects, labels, tables, tag_schemes, tagged_files
-from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record, checked
+from bertjax.data.labeled.base import WHERE, Classes, LabeledExamples, LabeledFormat, Record, checked
 from bertjax.data.labeled.tagged_files import ColumnFile
 from bertjax.data.sources.base import OnBad, read_each
 from bertjax.data.text.unicode import count_words, has_unspaced, is_unspaced, is_wide_punctuation
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.runtime.errors import UserError, say, shorten
+from bertjax.runtime.errors import UserError, say
+from bertjax.runtime.setting import setting
 
 # Tags for tokens without a class: no word starts at the token, or its word is untagged.
 NO_WORD, UNTAGGED = -1, -2
@@ -70,24 +71,17 @@ class Tagged(LabeledFormat):
     conllu: str = "upos"
     tag_field: str = dataclasses.field(default="", kw_only=True)
     comment: str = dataclasses.field(default="", kw_only=True)
-    units: str = dataclasses.field(default="", kw_only=True)
-    stride: int = 64
+    units: str = setting("", kw_only=True, choices=("", *UNITS))
+    stride: int = setting(64, least=1)
     unlabeled: str = dataclasses.field(default="", kw_only=True)
     labels: ClassVar[tuple[str, ...]] = ("tag", "word")
+    inputs: ClassVar[tuple[str, ...]] = ("text",)
     list_input: ClassVar[str] = "words"
     token_settings: ClassVar[tuple[str, ...]] = ("max_tokens", "stride")
 
     def __post_init__(self):
         super().__post_init__()
-        if self.stride < 1:
-            raise UserError(f"examples.stride={self.stride} must be at least 1 token")
-        if self.units and self.units not in UNITS:
-            raise UserError(f"examples.units={self.units!r} is unknown; choose one of {', '.join(UNITS)}")
         conllu.check(self.conllu)
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        return ("text",)
 
     def texts_of(self, record: Record) -> list[str]:
         return [" ".join(record["words"])] if "words" in record else super().texts_of(record)
@@ -130,9 +124,9 @@ class Tagged(LabeledFormat):
     def _check_columns(self, file: ColumnFile) -> None:
         """Raise UserError unless the file has separate columns for words and tags, and no header."""
         width, [(number, columns), *_] = file.width, file.sentences[0]
-        for setting, column in (("word", self.word), ("tag", self.tag)):
+        for field, column in (("word", self.word), ("tag", self.tag)):
             if not -width <= column < width:
-                raise UserError(f"{file.path} has {width} columns, but examples.{setting}={column}; correct it")
+                raise UserError(f"{file.path} has {width} columns, but examples.{field}={column}; correct it")
         if width == 1 or self.word % width == self.tag % width:
             same = f"examples.word={self.word} and examples.tag={self.tag} are the same one"
             remedy = "separate columns by tabs or spaces, or set examples.tag"
@@ -255,9 +249,7 @@ class Tagged(LabeledFormat):
             return [before.isspace() for before, _ in pairs]
         return [not (_is_joined(before[-1]) and _is_joined(word[0])) for before, word in pairs]
 
-    def encode(
-        self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
-    ) -> LabeledExamples:
+    def encode(self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: Classes) -> LabeledExamples:
         longest = self.longest(seq_len)
         room = longest - special_tokens(1)
         if room < 1:
@@ -312,9 +304,8 @@ class Tagged(LabeledFormat):
         words, tags = record["words"], record.get("tags", ())
         for index, tag in enumerate(tags):
             if tag not in known:
-                where, word = record.get(WHERE, "this record"), f"word {index + 1} ({record['words'][index]!r})"
-                what = f"the tag {tag!r}, which the training file lacks{self.limit_note} ({shorten(classes, 8)})"
-                raise UserError(f"{where}: {word} has {what}; correct it, or the setting that chooses the tags")
+                what = f"tag {tag!r} at word {index + 1} ({record['words'][index]!r})"
+                raise self.unknown(record, what, classes)
         return np.array([known[tag] for tag in tags] or [UNTAGGED] * len(words), np.int32)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from etils import epath
 
 from bertjax.data.labeled import conllu, json_objects, labels, tag_schemes
-from bertjax.data.labeled.base import WHERE, Record
+from bertjax.data.labeled.base import WHERE, Record, not_empty
 from bertjax.data.sources.base import OnBad, check_surrogates, decoded, read_each, stop
 from bertjax.data.sources.lines import numbered_lines
 from bertjax.runtime.errors import UserError, shorten
@@ -182,7 +182,7 @@ def read_words(path: str) -> list[Record] | None:
     Raises:
       UserError: the file cannot be read, or a sentence is bad.
     """
-    first = _objects(path, stop)[0]
+    first = not_empty(json_objects.read(path, (), stop), path, "objects")[0]
     if not any(isinstance(first.get(field), list) for field in WORD_FIELDS):
         return None
     return [entry | {"words": _words(entry, field)} for entry, field, _ in _entries(path, "", stop, needs_tags=False)]
@@ -190,7 +190,7 @@ def read_words(path: str) -> list[Record] | None:
 
 def _entries(path: str, tag_field: str, on_bad: OnBad, needs_tags: bool = True) -> list[tuple[Record, str, str]]:
     """Return (object, word field, tag field) per sentence; the first object decides which fields they are."""
-    entries = _objects(path, on_bad)
+    entries = not_empty(json_objects.read(path, (), on_bad), path, "objects")
     first = entries[0]
     word_field = next((field for field in WORD_FIELDS if isinstance(first.get(field), list)), "")
     names = shorten([repr(name) for name in first if name != WHERE], 12)
@@ -205,13 +205,6 @@ def _entries(path: str, tag_field: str, on_bad: OnBad, needs_tags: bool = True) 
         what = f"has several lists of tags, {several}" if fitting else f"has no list of tags, only {names}"
         raise UserError(f"{first[WHERE]} {what}; set examples.tag_field to the one to learn")
     return [(entry, word_field, tag_field or next(iter(fitting), "")) for entry in entries]
-
-
-def _objects(path: str, on_bad: OnBad) -> list[Record]:
-    objects = list(json_objects.read(path, (), on_bad))
-    if not objects:
-        raise UserError(f"{path} has no objects; give a file with at least one")
-    return objects
 
 
 def _words(entry: Record, field: str) -> list[str]:

@@ -18,8 +18,8 @@ from tqdm import tqdm
 
 from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.framing import truncate, whole_lengths
-from bertjax.data.labeled import json_objects, labels, remedies, tables
-from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record, checked
+from bertjax.data.labeled import base, json_objects, labels, tables
+from bertjax.data.labeled.base import WHERE, Classes, LabeledExamples, LabeledFormat, Record
 from bertjax.data.labeled.split import text_key
 from bertjax.data.sources.base import OnBad
 from bertjax.data.text.unicode import has_unspaced
@@ -89,7 +89,7 @@ class LabeledText(LabeledFormat):
         if self.label and self.skip_missing_labels:
             records = self._labeled(records, path, lambda record: labels.is_missing(record[self.label]), "empty or -")
         usual = labels.usual_kind(record[self.label] for record in records) if self.label else ""
-        return checked(records, functools.partial(self._check, usual=usual), path, on_bad)
+        return base.checked(records, functools.partial(self._check, usual=usual), path, on_bad)
 
     def without_missing(self, records: list[Record], path: str, classes: Collection[str]) -> list[Record]:
         names = set(classes) or self.class_counts(records).keys() - set(labels.NO_GOLD_NUMBERS)
@@ -113,7 +113,7 @@ class LabeledText(LabeledFormat):
         if skipped := len(records) - len(labeled):
             tqdm.write(
                 f"{printable(path)}: {skipped:,} of {len(records):,} records skipped: no label in {self.label!r} "
-                f"({what}){remedies.setting('; examples.skip_missing_labels=False keeps them')}",
+                f"({what}){base.setting_remedy('; examples.skip_missing_labels=False keeps them')}",
                 file=sys.stderr,
             )
         return labeled
@@ -150,9 +150,7 @@ class LabeledText(LabeledFormat):
     def class_counts(self, records: list[Record]) -> Counter[str]:
         return Counter(labels.class_of(record[self.label]) for record in records if self.label in record)
 
-    def encode(
-        self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: tuple[str, ...]
-    ) -> LabeledExamples:
+    def encode(self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: Classes) -> LabeledExamples:
         first = tokenizer.encode([record[self.text] for record in records])
         second = tokenizer.encode([record[self.pair] for record in records]) if self.pair else None
         whole = whole_lengths(first, second, tokenizer.pair_separators)
@@ -182,10 +180,7 @@ class LabeledText(LabeledFormat):
         label, where = record[self.label], record.get(WHERE, "this record")
         if classes:
             if labels.class_of(label) not in classes:
-                raise UserError(
-                    f"{where} has the label {label!r}, which the training file lacks{self.limit_note} "
-                    f"({shorten(classes, 8)}); correct it, or add examples of this label to that file"
-                )
+                raise self.unknown(record, f"label {label!r}", classes)
             return classes.index(labels.class_of(label))
         number = labels.number_of(label)
         if math.isnan(number):
@@ -221,8 +216,7 @@ def columns(path: str, text: str, label: str, taken: Collection[str], quoted: bo
         lists all columns.
     """
     names, rows = tables.preview(path, quoted)
-    if not rows:
-        raise UserError(f"{path} has no rows; give a file with at least one")
+    base.not_empty(rows, path, "rows")
     # pandas writes an index as a column without a name.
     values = {name: [row[name] for row in rows if not labels.is_missing(row.get(name))] for name in names if name}
     free = [name for name in values if name not in taken]

@@ -2,8 +2,8 @@
 
     documents --reading--> shards of text --encoding--> shards of tokens --assembly--> token store
 
-- `prepare` is the entry point. It names the store, locks it, builds it and publishes the result.
-- `building` runs the stages in order and resumes them after a kill.
+- `prepare` is the entry point. It names the store, locks it, runs the stages in order, resumes them after a kill, and
+  publishes the result.
 - `pieces` reads the corpus files in any order. `cleaning` applies filters on the way; `duplicates` and
   `near_duplicates` find the documents to drop.
 - `ledger` counts documents as they are read and as they leave. An incomplete store is never published.

@@ -144,7 +144,7 @@ HERE = "FnApiRunner"
 
 @dataclasses.dataclass(frozen=True)
 class Beam:
-    """Runs a preparation with Apache Beam; see `building.Runner`.
+    """Runs a preparation with Apache Beam; see `prepare.Runner`.
 
     Attributes:
       runner: Beam's name for the runner.
@@ -193,9 +193,7 @@ class Beam:
             storage.write_bytes(duplicates.path(work / folder_name(piece)), keys[first:last].tobytes())
         return read
 
-    def encode(
-        self, config: DataConfig, partial: Path, read: Reading, trained: Tokenizer, token_dtype: np.dtype
-    ) -> Iterator[EncodedShard]:
+    def encode(self, config: DataConfig, partial: Path, read: Reading, trained: Tokenizer) -> Iterator[EncodedShard]:
         work, pieces = self._work(partial), pieces_of(reading.sources_of(config))
         numbers = [len(read_seal(work / folder_name(piece))["shard_bytes"]) for piece in pieces]
         remedy = "or set data.on_bad_document=skip"
@@ -205,7 +203,7 @@ class Beam:
         try:
             self._apply("encode", step, sum(numbers), work)
             for number in range(sum(numbers)):
-                shard = shards.read_tokens(shards.tokens_path(*step.place(number)), token_dtype)
+                shard = shards.read_tokens(shards.tokens_path(*step.place(number)), trained)
                 for group, message, _ in shard.skipped:
                     bad.add(read.groups[group][1], UserError(message))
                 yield shard

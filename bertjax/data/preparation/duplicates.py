@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +58,7 @@ def find(documents: Path, duplicates: Path, groups: int) -> tuple[tuple[int, ...
 
     Args:
       documents: file with `DOCUMENT` records, in any order.
-      duplicates: output file; `Duplicates` reads it.
+      duplicates: output file; `load` reads it.
       groups: length of the results.
 
     Returns:
@@ -107,32 +107,11 @@ def are_among(packed: np.ndarray, keys: np.ndarray) -> np.ndarray:
     return keys[places] == packed
 
 
-class Duplicates:
-    """Sorted keys for all dropped documents, as a memory map."""
-
-    def __init__(self, path: Path):
-        self._keys = np.zeros(0, PACKED_KEY)
-        if path.stat().st_size:
-            self._keys = np.memmap(path, PACKED_KEY, mode="r")
-
-    def packed(self) -> Iterator[bytes]:
-        """Yield the packed keys in corpus order."""
-        yield from map(bytes, self._keys)
-
-    def __contains__(self, key: Key) -> bool:
-        return bool(self.contain([key])[0])
-
-    def contain(self, keys: Sequence[Key]) -> np.ndarray:
-        """Return whether each document is a duplicate: bool [keys]."""
-        return self.contain_packed(np.array([key.packed() for key in keys], PACKED_KEY))
-
-    def contain_packed(self, packed: np.ndarray) -> np.ndarray:
-        """Return whether each document is a duplicate: bool [keys].
-
-        Args:
-          packed: keys as `PACKED_KEY`.
-        """
-        return are_among(packed, self._keys)
+def load(duplicates: Path) -> np.ndarray:
+    """Return the sorted keys of all dropped documents, as a memory map."""
+    if not duplicates.stat().st_size:  # which cannot be mapped
+        return np.zeros(0, PACKED_KEY)
+    return np.memmap(duplicates, PACKED_KEY, mode="r")
 
 
 def _buckets(documents: Path, bits: int) -> Iterator[np.ndarray]:

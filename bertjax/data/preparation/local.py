@@ -21,10 +21,9 @@ import numpy as np
 from etils import epath
 from tqdm import tqdm
 
-from bertjax.data import store
 from bertjax.data.config import DataConfig
 from bertjax.data.preparation import duplicates, pieces, reading, shards, workers
-from bertjax.data.preparation.duplicates import Duplicates
+from bertjax.data.preparation.duplicates import PACKED_KEY, are_among
 from bertjax.data.preparation.pieces import PartReader, Piece
 from bertjax.data.preparation.reading import Reading, Source
 from bertjax.data.preparation.shards import DamagedShard
@@ -78,13 +77,17 @@ class ShardEncoder:
           DamagedShard: the text has changed since it was written.
         """
         documents = shards.read_text(self.folder, index)
-        is_duplicate = Duplicates(duplicates.path(self.folder)).contain([document.key for document in documents])
+        keys = np.array([document.key.packed() for document in documents], PACKED_KEY)
+        is_duplicate = are_among(keys, duplicates.load(duplicates.path(self.folder)))
         left = [document for document, drop in zip(documents, is_duplicate, strict=True) if not drop]
         with self._kept_errors():
             groups = sorted({document.group for document in left})
             place = self.kept / self._name(left, groups) if self.kept else None
-            found = _read_kept(place, store.token_dtype(self.tokenizer.vocab_size)) if place else None
-        shard = found or self._encoded(left, groups)
+            found = _read_kept(place, self.tokenizer) if place else None
+        # Kept shards number their groups locally, because adding a source to the corpus renumbers its groups.
+        renamed = [document._replace(group=groups.index(document.group)) for document in left]
+        splits = [self.groups[group][0] for group in groups]
+        shard = found or encode_shard(renamed, splits, self.tokenizer, self.splitter)
         if place and not found:
             with self._kept_errors():
                 shards.write_tokens(place, shard)
@@ -95,14 +98,6 @@ class ShardEncoder:
             raise BadDocument(f"{shard.skipped[0][1]}, {self.remedy}")
         shards.write_tokens(shards.tokens_path(self.folder, index), shard)
         return shard.skipped, found is not None
-
-    def _encoded(self, documents: Sequence[ShardDocument], groups: Sequence[int]) -> EncodedShard:
-        """Encode documents. Groups are numbered within the shard.
-
-        Kept shards need local numbers: adding a source to the corpus renumbers its groups.
-        """
-        renamed = [document._replace(group=groups.index(document.group)) for document in documents]
-        return encode_shard(renamed, [self.groups[group][0] for group in groups], self.tokenizer, self.splitter)
 
     def _name(self, documents: Sequence[ShardDocument], groups: Sequence[int]) -> str:
         """Hash everything that determines a token shard."""
@@ -131,16 +126,16 @@ class ShardEncoder:
             raise failed if isinstance(failed, RunFailed | Unavailable) else RunFailed(str(failed)) from error
 
 
-def _read_kept(path: Path, token_dtype: np.dtype) -> EncodedShard | None:
+def _read_kept(path: Path, tokenizer: Tokenizer) -> EncodedShard | None:
     """Return a kept shard; None if it is missing or damaged."""
     with contextlib.suppress(DamagedShard):
-        return shards.read_tokens(path, token_dtype)
+        return shards.read_tokens(path, tokenizer)
     return None
 
 
 @dataclasses.dataclass(frozen=True)
 class Local:
-    """Runs the steps on this machine; see `building.Runner`.
+    """Runs the steps on this machine; see `prepare.Runner`.
 
     Attributes:
       kept: see `ShardEncoder`.
@@ -159,16 +154,14 @@ class Local:
         _move_texts(partial, corpus, Path(work))
         return read
 
-    def encode(
-        self, config: DataConfig, partial: Path, read: Reading, trained: Tokenizer, token_dtype: np.dtype
-    ) -> Iterator[EncodedShard]:
+    def encode(self, config: DataConfig, partial: Path, read: Reading, trained: Tokenizer) -> Iterator[EncodedShard]:
         # Not before: `reading.json` is on disk now, so a crash no longer needs the pieces.
         shutil.rmtree(partial / PIECES, ignore_errors=True)
         _encode(config, partial, read, trained, self.kept)
         shutil.rmtree(partial / "text", ignore_errors=True)
         # Shards are opened one by one while they are assembled, so only one of them is in memory.
         paths = (shards.tokens_path(partial, index) for index in range(len(read.shard_bytes)))
-        return (shards.read_tokens(path, token_dtype) for path in paths)
+        return (shards.read_tokens(path, trained) for path in paths)
 
     def clean(self, partial: Path) -> None:
         pass

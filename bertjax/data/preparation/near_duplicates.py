@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from bertjax.data.config import NearDuplicates
-from bertjax.data.preparation.duplicates import PACKED_KEY, Duplicates, blocks
+from bertjax.data.preparation.duplicates import PACKED_KEY, are_among, blocks
 from bertjax.data.preparation.steps import Key
+from bertjax.data.random import mixed
 from bertjax.data.text import ngrams
 
 # n-grams that are hashed at once: few enough that hashes and products stay in the cache of a core.
@@ -37,7 +38,7 @@ def buckets(texts: Sequence[str], settings: NearDuplicates) -> np.ndarray:
     result = np.zeros((len(texts), settings.buckets), np.uint64)
     for h in range(settings.hashes):
         # Chained, so a bucket depends on all of its minima: two texts share it only if all are equal.
-        result = ngrams.mix(result ^ minima_DBH[:, :, h])
+        result = mixed(result ^ minima_DBH[:, :, h])
     # Their minima are all 0, so texts without words would form one big cluster.
     for d in np.flatnonzero(grams_D == 0):
         result[d] = int.from_bytes(hashlib.sha256(texts[d].encode()).digest()[:8], "little")
@@ -47,7 +48,7 @@ def buckets(texts: Sequence[str], settings: NearDuplicates) -> np.ndarray:
 def _minima(grams: np.ndarray, grams_D: np.ndarray, hashes: int) -> np.ndarray:
     """Return minima by hash function over each text's n-grams: uint32 [D, hashes]."""
     # Fixed constants: signatures must be comparable between processes and runs.
-    constants = ngrams.mix(np.arange(1, 2 * hashes + 1, dtype=np.uint64)).astype(np.uint32)
+    constants = mixed(np.arange(1, 2 * hashes + 1, dtype=np.uint64)).astype(np.uint32)
     # An odd factor has an inverse modulo 2**32, so no two values collide.
     factors, offsets = constants[:hashes] | np.uint32(1), constants[hashes:]
     minima = np.zeros((len(grams_D), hashes), np.uint32)
@@ -112,18 +113,18 @@ def record(key: Key, digest: bytes, group: int, text: bytes, buckets_B: np.ndarr
     return key.packed() + digest + group.to_bytes(2, "little") + size + beginning + buckets_B.astype("<u8").tobytes()
 
 
-def find(documents: Path, exact: Duplicates, buckets: int, is_heldout: Sequence[bool]) -> Clusters:
+def find(documents: Path, exact: np.ndarray, buckets: int, is_heldout: Sequence[bool]) -> Clusters:
     """Return the near-duplicates among documents that are not exact duplicates.
 
     Memory is about 40 bytes per document, 390 if all are in clusters. The signatures stay on disk.
 
     Args:
       documents: file with `document_dtype` records, in any order.
-      exact: exact duplicates, which are ignored.
+      exact: packed keys of exact duplicates, which are ignored; sorted.
       is_heldout: for each group, whether it is held out.
     """
     dtype = document_dtype(buckets)
-    is_exact = [exact.contain_packed(block["key"]) for block in blocks(documents, dtype)]
+    is_exact = [are_among(block["key"], exact) for block in blocks(documents, dtype)]
     is_used = ~np.concatenate([np.zeros(0, bool), *is_exact])
     labels = np.arange(np.count_nonzero(is_used), dtype=np.int32)
     # One bucket at a time is in memory: labels of clusters so far are the nodes of the next graph.

@@ -23,8 +23,8 @@ from bertjax.data import remote
 from bertjax.data.config import DataConfig
 from bertjax.data.preparation import duplicates, reading
 from bertjax.data.preparation import sample as sampling
-from bertjax.data.preparation.dropped import NAME as DROPPED
-from bertjax.data.preparation.duplicates import Duplicates
+from bertjax.data.preparation.cleaning import NAME as DROPPED
+from bertjax.data.preparation.cleaning import cleaned
 from bertjax.data.preparation.ledger import READ, SKIPPED, Ledger
 from bertjax.data.preparation.reading import Reading, Source
 from bertjax.data.preparation.sample import Sample, shares_of
@@ -132,7 +132,9 @@ class PartReader:
                     for part in range(piece.first, piece.stop)
                 )
                 entries = _counted(entries, ledger, name)
-                sizes = reading.write(entries, self.config, self.sources, folder, sample, dropped, ledger)
+                if dropped:
+                    entries = cleaned(entries, self.config, dropped, ledger, [source.name for source in self.sources])
+                sizes = reading.write(entries, self.config, self.sources, folder, sample)
             sampling.save(sample, folder / _SAMPLE)
             changes = dropped.changes if dropped else {}
             seal = {"shard_bytes": sizes, "messages": messages, "changes": changes, "ledger": ledger.numbers}
@@ -165,11 +167,11 @@ def merged(
     """Combine all pieces into one first pass: find duplicates and write the tokenizer's sample.
 
     Args:
-      partial: unfinished preparation, see `building`.
+      partial: unfinished preparation, see `prepare`.
       work: parent folder for all piece folders.
     """
-    folders = [work / folder_name(piece) for piece in pieces]
-    seals = [read_seal(folder) for folder in folders]
+    folders = {piece: work / folder_name(piece) for piece in pieces}
+    seals = [read_seal(folder) for folder in folders.values()]
     bad, ledger = BadRecords(config.on_bad_document, "documents"), Ledger()
     for piece, seal in zip(pieces, seals, strict=True):
         source = all_sources[piece.source].name
@@ -180,40 +182,36 @@ def merged(
             bad.add(source, UserError(message))
     for name in (reading.DOCUMENTS, *([reading.NEAR] if config.near_duplicates.drop else [])):
         with open(partial / name, "wb") as file:
-            for folder in folders:
+            for folder in folders.values():
                 with open_file(folder / name) as part:
                     shutil.copyfileobj(part, file, MIB)
     with reading.open_dropped(config, partial / "store") as dropped:
         if dropped:
-            for folder, seal in zip(folders, seals, strict=True):
+            for folder, seal in zip(folders.values(), seals, strict=True):
                 with open_file(folder / DROPPED) as part, gzip.open(part) as lines:
                     dropped.add_all(lines, seal["changes"])
         sizes = tuple(itertools.chain.from_iterable(seal["shard_bytes"] for seal in seals))
-        read = reading.compared(config, partial, all_sources, dropped, bad.skipped, sizes, ledger)
-    _write_sample(config, partial, all_sources, pieces, folders, ledger)
-    return read
+        kept, copies, cleaning = reading.compared(config, partial, all_sources, dropped, ledger)
+    _write_sample(config, partial, all_sources, folders, ledger)
+    groups = reading.groups_of(all_sources)
+    return Reading(groups, kept, copies, bad.skipped, sizes, cleaning, ledger.numbers)
 
 
 def _write_sample(
-    config: DataConfig,
-    partial: Path,
-    all_sources: list[Source],
-    pieces: Sequence[Piece],
-    folders: Sequence[epath.Path],
-    ledger: Ledger,
+    config: DataConfig, partial: Path, all_sources: list[Source], folders: dict[Piece, epath.Path], ledger: Ledger
 ) -> None:
     """Write the tokenizer's training texts in corpus order.
 
     If the configuration sets how often sources are drawn, each source gets the same share in the sample. A source that
     is smaller than its share is repeated, as in training.
     """
-    are_dropped = Duplicates(duplicates.path(partial)).contain_packed
+    dropped = duplicates.load(duplicates.path(partial))
     characters = {source.name: ledger.numbers.get(source.name, {}).get(READ, (0, 0))[1] for source in all_sources}
     shares = shares_of(config, characters)
     limit = config.tokenizer.sample_characters
     if shares is None:
-        samples = [folder / _SAMPLE for folder in folders]
-        reading.save_sample(sampling.merged(limit, samples, are_dropped), partial)
+        samples = [folder / _SAMPLE for folder in folders.values()]
+        reading.save_sample(sampling.merged(limit, samples, dropped), partial)
         return
     # In a corpus smaller than the limit, every source would otherwise be repeated to fill the sample.
     limit = min(limit, sum(characters[name] for name in shares))
@@ -222,8 +220,8 @@ def _write_sample(
         if source.name not in shares:
             continue
         quota = max(1, round(limit * shares[source.name]))
-        samples = [folder / _SAMPLE for piece, folder in zip(pieces, folders, strict=True) if piece.source == index]
-        texts += _repeated(sampling.merged(quota, samples, are_dropped), quota)
+        samples = [folder / _SAMPLE for piece, folder in folders.items() if piece.source == index]
+        texts += _repeated(sampling.merged(quota, samples, dropped), quota)
     reading.save_sample(texts, partial)
 
 

@@ -17,9 +17,8 @@ import numpy as np
 from bertjax.data import sources
 from bertjax.data.config import DataConfig
 from bertjax.data.preparation import duplicates, near_duplicates, shards, steps
-from bertjax.data.preparation.cleaning import Entry, cleaned
-from bertjax.data.preparation.dropped import Dropped
-from bertjax.data.preparation.duplicates import Duplicates, are_among
+from bertjax.data.preparation.cleaning import Dropped, Entry
+from bertjax.data.preparation.duplicates import are_among
 from bertjax.data.preparation.ledger import Ledger, Numbers
 from bertjax.data.preparation.sample import Sample
 from bertjax.data.preparation.shards import DamagedShard
@@ -28,6 +27,8 @@ from bertjax.data.sources import Document, OnBad, OnRead, Part
 from bertjax.data.store import SPLITS
 from bertjax.runtime import storage
 
+# (split, source) per document group.
+Groups = tuple[tuple[str, str], ...]
 HELDOUT_FILE = "heldout file"
 FORMAT_VERSION = 5
 # Records that are compared to find duplicates and near-duplicates.
@@ -51,7 +52,7 @@ class Reading:
       ledger: documents and characters that were read, and that were left out of the shards; see `ledger.Numbers`.
     """
 
-    groups: tuple[tuple[str, str], ...]
+    groups: Groups
     kept: tuple[int, ...]
     duplicates: tuple[int, ...]
     skipped: dict[str, int]
@@ -98,15 +99,9 @@ def open_dropped(config: DataConfig, folder: Path) -> contextlib.AbstractContext
 
 
 def write(
-    entries: Iterable[Entry],
-    config: DataConfig,
-    all_sources: list[Source],
-    folder: Path,
-    sample: Sample,
-    dropped: Dropped | None,
-    ledger: Ledger,
+    entries: Iterable[Entry], config: DataConfig, all_sources: list[Source], folder: Path, sample: Sample
 ) -> tuple[int, ...]:
-    """Clean documents, offer them to the sample, and write text shards and deduplication records.
+    """Offer documents to the sample, and write text shards and deduplication records.
 
     Args:
       entries: documents in corpus order.
@@ -121,23 +116,14 @@ def write(
         open(folder / DOCUMENTS, "wb") as records,
         open(folder / NEAR, "wb") if near.drop else contextlib.nullcontext() as near_records,
     ):
-        if dropped:
-            names = [source.name for source in all_sources]
-            entries = cleaned(entries, config.filters, near, dropped, ledger, names)
         documents = _grouped(entries, all_sources, config)
         return shards.write_texts(folder, _recorded(documents, sample, groups, records, near_records))
 
 
 def compared(
-    config: DataConfig,
-    folder: Path,
-    all_sources: list[Source],
-    dropped: Dropped | None,
-    skipped: dict[str, int],
-    shard_bytes: tuple[int, ...],
-    ledger: Ledger,
-) -> Reading:
-    """Find duplicates among all documents that `write` recorded, and return the first pass's result.
+    config: DataConfig, folder: Path, all_sources: list[Source], dropped: Dropped | None, ledger: Ledger
+) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]:
+    """Find duplicates among all documents that `write` recorded; return `Reading.kept`, `duplicates`, `cleaning`.
 
     A held-out file has source 0 and so the lowest keys: a training document that equals a held-out one is the
     duplicate.
@@ -149,13 +135,13 @@ def compared(
     groups, near, cleaning = groups_of(all_sources), np.zeros(0, duplicates.PACKED_KEY), {}
     kept, copies = duplicates.find(folder / DOCUMENTS, duplicates.path(folder), len(groups))
     if dropped:
-        for packed in Duplicates(duplicates.path(folder)).packed():
-            source, name = _name(packed, all_sources)
+        for packed in duplicates.load(duplicates.path(folder)):
+            source, name = _name(bytes(packed), all_sources)
             dropped.write(source=source, id=name, rule="duplicate", reason="equals an earlier document")
         cleaning = {"dropped": dropped.numbers, "changed": dropped.changes}
     if dropped and config.near_duplicates.drop:
         # Mapped while the file holds only exact duplicates; the others are added to it below.
-        exact = Duplicates(duplicates.path(folder))
+        exact = duplicates.load(duplicates.path(folder))
         is_heldout = [split == "heldout" for split, _ in groups]
         clusters = near_duplicates.find(folder / NEAR, exact, config.near_duplicates.buckets, is_heldout)
         duplicates.add(duplicates.path(folder), clusters.dropped)
@@ -164,18 +150,18 @@ def compared(
         near = clusters.dropped
         cleaning |= _write_near(dropped, clusters, dropped_G, groups, all_sources)
     _account(folder, groups, near, ledger)
-    return Reading(groups, kept, copies, skipped, shard_bytes, cleaning, ledger.numbers)
+    return kept, copies, cleaning
 
 
-def _account(folder: Path, groups: tuple[tuple[str, str], ...], near: np.ndarray, ledger: Ledger) -> None:
+def _account(folder: Path, groups: Groups, near: np.ndarray, ledger: Ledger) -> None:
     """Count recorded documents that will not be in the store: duplicates, and documents outside `data.share`.
 
     Args:
       near: packed keys for near-duplicates, sorted.
     """
-    dropped = Duplicates(duplicates.path(folder))
+    dropped = duplicates.load(duplicates.path(folder))
     for block in duplicates.blocks(folder / DOCUMENTS):
-        is_dropped = dropped.contain_packed(block["key"])
+        is_dropped = are_among(block["key"], dropped)
         is_near = are_among(block["key"], near)
         for entry, is_here in (
             # The file of dropped keys has both kinds, so exact duplicates are what is left without the others.
@@ -203,7 +189,7 @@ def _write_near(
     dropped: Dropped,
     clusters: near_duplicates.Clusters,
     dropped_G: np.ndarray,
-    groups: tuple[tuple[str, str], ...],
+    groups: Groups,
     all_sources: list[Source],
 ) -> dict[str, Any]:
     """List the near-duplicates in `dropped.jsonl.gz`, and return their manifest entries."""
@@ -238,7 +224,7 @@ def sources_of(config: DataConfig) -> list[Source]:
     return [heldout, *(Source(name, parts, ("train",), index) for index, (name, parts) in enumerate(named, start=1))]
 
 
-def groups_of(all_sources: list[Source]) -> tuple[tuple[str, str], ...]:
+def groups_of(all_sources: list[Source]) -> Groups:
     """Return (split, source) per document group."""
     return tuple((split, source.name) for source in all_sources for split in source.splits)
 
@@ -272,7 +258,7 @@ def _grouped(documents: Iterable[Entry], all_sources: list[Source], config: Data
 def _recorded(
     documents: Iterable[_Grouped],
     sample: Sample,
-    groups: tuple[tuple[str, str], ...],
+    groups: Groups,
     records: IO[bytes],
     near_records: IO[bytes] | None,
 ) -> Iterator[ShardDocument]:

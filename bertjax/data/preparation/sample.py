@@ -3,7 +3,7 @@
 import io
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -11,7 +11,7 @@ import numpy as np
 from etils import epath
 
 from bertjax.data.config import DataConfig
-from bertjax.data.preparation.duplicates import PACKED_KEY
+from bertjax.data.preparation.duplicates import PACKED_KEY, are_among
 from bertjax.data.preparation.steps import sample_priority
 from bertjax.data.sources.base import open_file
 from bertjax.data.text.sentences import split
@@ -26,11 +26,6 @@ NO_LIMIT = 1 << 64
 STORED = np.dtype([("priority", "<u8"), ("key", PACKED_KEY), ("index", "<u8"), ("characters", "<u8"), ("bytes", "<u8")])
 _PLACED = np.dtype([*STORED.descr, ("piece", "<u8"), ("start", "<u8")])
 _HEADER = np.dtype([("stretches", "<u8"), ("limit", "<u8")])
-
-
-def none_is_dropped(keys: np.ndarray) -> np.ndarray:
-    """Return False for each key."""
-    return np.zeros(len(keys), bool)
 
 
 class Stretch(NamedTuple):
@@ -131,9 +126,7 @@ def save(sample: Sample, path: Path) -> None:
         file.writelines(texts)
 
 
-def merged(
-    characters: int, paths: Sequence[epath.Path], are_dropped: Callable[[np.ndarray], np.ndarray] = none_is_dropped
-) -> list[str]:
+def merged(characters: int, paths: Sequence[epath.Path], dropped: np.ndarray) -> list[str]:
     """Return the corpus sample as texts in corpus order, without dropped documents.
 
     Only drawn texts are read. They are the first ones in each file.
@@ -141,7 +134,7 @@ def merged(
     Args:
       characters: maximum size; the limit for each piece was at least as large.
       paths: files that `save` has written, in corpus order.
-      are_dropped: returns whether the document with each packed key is dropped, bool [keys].
+      dropped: packed keys of dropped documents, sorted.
     """
     drawn, limit = np.zeros(0, _PLACED), NO_LIMIT - 1
     for piece, path in enumerate(paths):
@@ -157,7 +150,7 @@ def merged(
         drawn = np.concatenate([drawn, placed])
         drawn, limit = _lowest(drawn[drawn["priority"] < np.uint64(limit)], characters, limit)
     # After drawing, because each piece drew without knowing the duplicates. The sample may end below its limit.
-    drawn = drawn[~are_dropped(drawn["key"])]
+    drawn = drawn[~are_among(drawn["key"], dropped)]
     drawn = drawn[np.lexsort([drawn["index"], drawn["key"]])]
     texts = [""] * len(drawn)
     for piece in np.unique(drawn["piece"]).tolist():

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from bertjax.data.preparation.steps import LENGTH, EncodedShard, Key, ShardDocument
-from bertjax.data.store import SPLITS
+from bertjax.data.store import SPLITS, token_dtype
+from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime import storage
 from bertjax.runtime.errors import RunFailed
 
@@ -86,8 +87,8 @@ def write_tokens(path: Path, shard: EncodedShard) -> None:
     _write(path, header, [memoryview(array).cast("B") for array in arrays if len(array)])
 
 
-def read_tokens(path: Path, token_dtype: np.dtype) -> EncodedShard:
-    """Return a token shard.
+def read_tokens(path: Path, tokenizer: Tokenizer) -> EncodedShard:
+    """Return a token shard that a tokenizer has encoded.
 
     Raises:
       DamagedShard: the file is cut short or altered.
@@ -96,7 +97,9 @@ def read_tokens(path: Path, token_dtype: np.dtype) -> EncodedShard:
     splits = {}
     for split in SPLITS:
         arrays = []
-        for size, dtype in zip(header["sizes"][split], (token_dtype, LENGTH, LENGTH), strict=True):
+        for size, dtype in zip(
+            header["sizes"][split], (token_dtype(tokenizer.vocab_size), LENGTH, LENGTH), strict=True
+        ):
             arrays.append(np.frombuffer(payload[: size * dtype.itemsize], dtype))
             payload = payload[size * dtype.itemsize :]
         splits[split] = tuple(arrays)

@@ -4,7 +4,6 @@ Results depend only on contents and keys, within one document or one shard. The 
 run.
 """
 
-import contextlib
 import dataclasses
 import gc
 import hashlib
@@ -268,12 +267,19 @@ def encode(texts: Sequence[memoryview], tokenizer: Tokenizer, splitter: str) -> 
     dtype = token_dtype(tokenizer.vocab_size)
     # `concatenate` needs at least one array, and a shard may consist of duplicates only.
     tokens, per_sentence = [np.zeros(0, dtype)], [np.zeros((3, 0), np.int64)]
-    with _no_garbage_collection():
+    # Garbage collection would take a tenth of the time: it visits all objects whenever a few thousand sentences have
+    # been created, and sentences are never in a cycle.
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
         for sentences, owners in _batches(texts, splitter):
             encoded, lengths = tokenizer.encode_flat(sentences)
             words = np.array(unicode.count_words(sentences), np.int64)
             tokens.append(encoded.astype(dtype))
             per_sentence.append(np.stack([lengths, words, owners]))
+    finally:
+        if was_enabled:
+            gc.enable()
     return Sentences(np.concatenate(tokens), *np.concatenate(per_sentence, axis=1))
 
 
@@ -304,22 +310,6 @@ def _pieces(text: memoryview) -> Iterator[str]:
         stop = content.find(b"\n", start + BATCH_CHARACTERS) + 1 or len(content)
         yield str(content[start:stop], "utf-8")
         start = stop
-
-
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Turn off Python's garbage collection of reference cycles.
-
-    It would take a tenth of the time: it visits all objects whenever a few thousand sentences have been created, and
-    sentences are never in a cycle.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _characters(text: memoryview) -> int:

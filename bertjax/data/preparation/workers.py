@@ -1,22 +1,27 @@
 """Worker processes that read, filter and encode documents.
 
 They are started from this module instead of `multiprocessing`. So they import neither JAX nor the main program, a
-script needs no `if __name__ == "__main__"`, and they end with the process that started them.
+script needs no `if __name__ == "__main__"`, and they end with the process that started them, for no other reason: stop
+signals often reach a whole process group (Ctrl-C in a terminal, systemd, Slurm), and the main process, which then saves
+a checkpoint, needs its workers until it ends.
 """
 
 import contextlib
+import multiprocessing
 import os
 import pickle
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from bertjax.data.worker_signals import ignore_stop_signals, stop_signals_blocked
 from bertjax.runtime import terminal
 from bertjax.runtime.errors import RunFailed
+from bertjax.runtime.terminal import STOP_SIGNALS
 
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 
@@ -141,3 +146,38 @@ def serve() -> None:
                 answers.flush()
         except (EOFError, BrokenPipeError):
             os._exit(0)  # without flushing output that nobody reads
+
+
+def ignore_stop_signals() -> None:
+    """Ignore SIGTERM, SIGHUP and Ctrl-C in this process."""
+    for signum in STOP_SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
+
+
+def end_with_parent() -> None:
+    """End this `multiprocessing` worker as soon as its parent process is gone, even after SIGKILL.
+
+    A thread waits until a pipe closes that only the parent holds. Linux could send a signal instead (PR_SET_PDEATHSIG),
+    but it does so when the starting *thread* ends, and Grain starts its workers from short-lived threads.
+    """
+
+    def wait() -> None:
+        cast(multiprocessing.process.BaseProcess, multiprocessing.parent_process()).join()
+        # `sys.exit` would only end this thread.
+        os._exit(1)
+
+    # A daemon, because a worker that has finished must not wait for its parent.
+    threading.Thread(target=wait, name="end with parent", daemon=True).start()
+
+
+@contextlib.contextmanager
+def stop_signals_blocked() -> Iterator[None]:
+    """Block stop signals in this thread, and so in the processes that it starts, from their first instruction.
+
+    Otherwise a signal would end a worker that is still importing, before it calls `ignore_stop_signals`.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

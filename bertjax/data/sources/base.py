@@ -375,15 +375,10 @@ def json_of(content: bytes, path: str) -> Any:
     Raises:
       UserError: the content is not JSON in UTF-8; the message names the line.
     """
+    text = decoded(content, path).removeprefix("\ufeff")
     try:
-        return json.loads(str(content, "utf-8-sig"))  # bytes may be UTF-16
-    except json.JSONDecodeError as error:
-        what = f"{error.msg} in column {error.colno}"
-        raise UserError(f"{path}:{error.lineno} is not JSON ({what}); correct the file") from None
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{path}:{line} is not UTF-8 ({error.reason}); {_conversion(content)}") from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of nested lists
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, thousands of nested lists
         raise UserError(f"{path} is not JSON that can be read ({reason_of(error)}); correct the file") from None
 
 

@@ -140,16 +140,12 @@ def _below(folder: str, above: tuple[tuple[int, int], ...]) -> Iterator[epath.Pa
     here = (status.st_dev, status.st_ino)
     if here in above:  # links may form a cycle
         return
-    for name in sorted(name for name in os.listdir(folder) if not _is_hidden(name)):
+    for name in sorted(name for name in os.listdir(folder) if not name.startswith(".")):
         path = os.path.join(folder, name)
         if os.path.isdir(path):
             yield from _below(path, (*above, here))
         else:
             yield epath.Path(path)
-
-
-def _is_hidden(name: str) -> bool:
-    return name.startswith(".")
 
 
 def _remote(corpus: str) -> Iterator[epath.Path]:
@@ -167,7 +163,7 @@ def _remote(corpus: str) -> Iterator[epath.Path]:
 def _members(folder: epath.Path) -> Iterator[epath.Path]:
     """Yield all files below an object-store folder, which may list itself."""
     for path in folder.iterdir():
-        if path != folder and _is_hidden(path.name):
+        if path != folder and path.name.startswith("."):
             continue
         if path.is_dir():
             if path != folder:

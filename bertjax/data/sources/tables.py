@@ -4,20 +4,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from bertjax.data.sources.base import (
-    GROUP_FIELD,
-    MIB,
-    Document,
-    OnBad,
-    OnRead,
-    Part,
-    documents_of,
-    extra,
-    no_field,
-    open_file,
-    text_of,
-    unit_of,
-)
+from bertjax.data.sources import base
+from bertjax.data.sources.base import GROUP_FIELD, MIB, Document, OnBad, OnRead, Part
 from bertjax.runtime.errors import Damaged, UserError
 from bertjax.runtime.storage import reason_of
 
@@ -35,10 +23,10 @@ class Parquet:
     group_field: str = ""
 
     def documents(self, part: Part, progress: OnRead, on_bad: OnBad) -> Iterator[Document]:
-        with extra("a .parquet file"):
+        with base.extra("a .parquet file"):
             import pyarrow
             import pyarrow.parquet
-        with open_file(part.path) as file:
+        with base.open_file(part.path) as file:
             try:
                 # No pre-buffering: it would hold a whole row group, which may be as large as the file.
                 table = pyarrow.parquet.ParquetFile(
@@ -63,7 +51,7 @@ class ArrowStream:
     group_field: str = ""
 
     def documents(self, part: Part, progress: OnRead, on_bad: OnBad) -> Iterator[Document]:
-        with extra("a data set of Hugging Face"):
+        with base.extra("a data set of Hugging Face"):
             import pyarrow
         try:
             with pyarrow.memory_map(str(part.path)) as file:
@@ -87,7 +75,7 @@ def _columns(schema: "pyarrow.Schema", part: Part, field: str, group_field: str)
     from pyarrow import types
 
     if field not in schema.names:
-        raise no_field(str(part.path), field, schema.names)
+        raise base.no_field(str(part.path), field, schema.names)
     kind = schema.field(field).type
     value = kind.value_type if types.is_dictionary(kind) else kind
     is_text = types.is_string(value) or types.is_large_string(value) or types.is_string_view(value)
@@ -95,7 +83,7 @@ def _columns(schema: "pyarrow.Schema", part: Part, field: str, group_field: str)
     if not is_text and not is_bytes:
         raise UserError(f"{part.path}: column {field!r} is of type {kind}, not text; set data.text_field")
     if group_field and group_field not in schema.names:
-        raise no_field(str(part.path), group_field, schema.names, GROUP_FIELD)
+        raise base.no_field(str(part.path), group_field, schema.names, GROUP_FIELD)
     return [field, group_field] if group_field else [field]
 
 
@@ -115,12 +103,12 @@ def _documents(
     rows = enumerate(zip(values, *units, strict=True), start=seen + 1)
 
     def read(row: tuple, where: str) -> tuple[str, str]:
-        text, unit = text_of(row[0], where, field), ""
+        text, unit = base.text_of(row[0], where, field), ""
         for name, value in zip(group_fields, row[1:], strict=True):
-            unit = unit_of({name: value}, name, where)
+            unit = base.unit_of({name: value}, name, where)
         return text, unit
 
-    yield from documents_of(part, ((number, row, len(row[0] or b"")) for number, row in rows), read, on_bad)
+    yield from base.documents_of(part, ((number, row, len(row[0] or b"")) for number, row in rows), read, on_bad)
 
 
 def _damaged(part: Part, kind: str, error: Exception) -> Damaged:

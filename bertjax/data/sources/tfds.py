@@ -6,18 +6,8 @@ from typing import Any
 
 from etils import epath
 
-from bertjax.data.sources.base import (
-    Document,
-    OnBad,
-    OnRead,
-    Part,
-    documents_of,
-    extra,
-    foreign,
-    no_field,
-    text_of,
-    unit_of,
-)
+from bertjax.data.sources import base
+from bertjax.data.sources.base import Document, OnBad, OnRead, Part
 from bertjax.runtime.errors import Damaged
 from bertjax.runtime.storage import reason_of
 
@@ -57,7 +47,7 @@ class ArrayRecords:
                 raise _damaged(part, "a record is missing")
             examples = (features.deserialize_example_np(record) for record in records)
             items = ((number, example, self._size(example)) for number, example in enumerate(examples, start + 1))
-            yield from documents_of(part, items, self._read, on_bad)
+            yield from base.documents_of(part, items, self._read, on_bad)
             progress(part.size * stop // self.count)
 
     def _size(self, example: dict[str, Any]) -> int:
@@ -65,7 +55,8 @@ class ArrayRecords:
         return len(value) if isinstance(value, bytes) else 0
 
     def _read(self, example: dict[str, Any], where: str) -> tuple[str, str]:
-        return text_of(example[self.text_field], where, self.text_field), unit_of(example, self.group_field, where)
+        text = base.text_of(example[self.text_field], where, self.text_field)
+        return text, base.unit_of(example, self.group_field, where)
 
 
 def parts(name: str, text_field: str) -> list[Part]:
@@ -81,7 +72,7 @@ def parts(name: str, text_field: str) -> list[Part]:
     split = split or "train"
     source = _open(dataset, split)
     if text_field not in source.dataset_info.features:
-        raise no_field(f"corpus 'tfds:{name}'", text_field, sorted(source.dataset_info.features))
+        raise base.no_field(f"corpus 'tfds:{name}'", text_field, sorted(source.dataset_info.features))
     parts, first = [], 0
     for piece in source.dataset_info.splits[split].file_instructions:
         path = epath.Path(piece.filename)
@@ -96,10 +87,10 @@ def parts(name: str, text_field: str) -> list[Part]:
 
 def _open(dataset: str, split: str):
     """Open a split for random access."""
-    with extra(f"corpus 'tfds:{dataset}'"):
+    with base.extra(f"corpus 'tfds:{dataset}'"):
         import tensorflow_datasets
     remedy = "name tfds:NAME/CONFIG[:SPLIT] and set TFDS_DATA_DIR to the folder that holds it in ArrayRecord files"
-    with foreign(f"corpus 'tfds:{dataset}:{split}' cannot be opened", remedy):
+    with base.foreign(f"corpus 'tfds:{dataset}:{split}' cannot be opened", remedy):
         return tensorflow_datasets.data_source(dataset, split=split)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from bertjax.data.random import bits, uniform
 from bertjax.data.text import unicode
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import Allowed
 
 MASK = "[MASK]"
 
@@ -36,12 +37,10 @@ class Augmentation:
     seed: int = 0
 
     def __post_init__(self):
-        for name, flag in (("copies", "--copies"), ("longest", "--longest-ngram")):
-            if getattr(self, name) < 1:
-                raise UserError(f"{flag}={getattr(self, name)} must be at least 1; raise it")
-        for name in ("mask", "ngrams"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise UserError(f"--{name}={getattr(self, name)} must be between 0 and 1; it is a probability")
+        for flag, value in (("--copies", self.copies), ("--longest-ngram", self.longest)):
+            Allowed(least=1).check(flag, value)
+        for flag, value in (("--mask", self.mask), ("--ngrams", self.ngrams)):
+            Allowed(least=0, most=1).check(flag, value)
         if not self.mask and not self.ngrams:
             raise UserError("--mask=0.0 and --ngrams=0.0 change nothing; raise one of them")
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from bertjax.data.random import mixed
 from bertjax.data.text import unicode
 
 BLOCK = 1 << 20
@@ -77,7 +78,7 @@ def _word_hashes(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     places = np.arange(len(inside)) - np.repeat(starts, lengths)
     # Polynomial hash, mod 2**64: code point times PLACE**(index + 1), summed per word.
     powers = np.cumprod(np.full(lengths.max(), _PLACE))
-    return mix(np.add.reduceat(codes[inside] * powers[places], starts)), counts_D
+    return mixed(np.add.reduceat(codes[inside] * powers[places], starts)), counts_D
 
 
 def words_a_word(text: str) -> int:
@@ -112,17 +113,7 @@ def ngram_hashes(words: np.ndarray, counts_D: np.ndarray, n: int) -> tuple[np.nd
     grams_D = np.where(padded_D > 0, padded_D - n + 1, 0)
     # Drop the n - 1 positions at the end of each text whose n-gram would reach into the next text.
     first_D, first_gram_D = np.cumsum(padded_D) - padded_D, np.cumsum(grams_D) - grams_D
-    return mix(hashes[np.arange(grams_D.sum()) + np.repeat(first_D - first_gram_D, grams_D)]), grams_D
-
-
-def mix(values: np.ndarray) -> np.ndarray:
-    """Apply SplitMix64's finalizer (see `data.random`): a bijection in which every output bit depends on all 64."""
-    values = values ^ (values >> np.uint64(30))
-    values *= np.uint64(0xBF58476D1CE4E5B9)
-    values ^= values >> np.uint64(27)
-    values *= np.uint64(0x94D049BB133111EB)
-    values ^= values >> np.uint64(31)
-    return values
+    return mixed(hashes[np.arange(grams_D.sum()) + np.repeat(first_D - first_gram_D, grams_D)]), grams_D
 
 
 @functools.cache

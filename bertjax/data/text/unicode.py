@@ -84,7 +84,6 @@ WITHOUT_SPACES = (
 )
 # Tibetan has no spaces between words either, but it marks syllables (U+0F0B), so character n-grams are not needed.
 SYLLABIC = ((0x0F00, 0x0FFF),)
-SYLLABLE_MARK = "\u0f0b"
 # For use inside [...] in a regular expression.
 UNSPACED, _EAST_ASIAN = (
     "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges) for ranges in (WITHOUT_SPACES, EAST_ASIAN)

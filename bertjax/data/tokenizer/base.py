@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,6 +25,11 @@ RECORD_FILE = "bertjax_tokenizer.json"
 # Upper bound that protects against damaged files, because tables over all ids are allocated.
 LARGEST_VOCABULARY = 2**24
 _MODEL_FILES = ("tokenizer.model", "tokenizer.json", "unigram.json", "byte_fallback.json", "mixed.json")
+
+
+def _id_of(symbol: str) -> "functools.cached_property[int]":
+    """Return a property of a tokenizer: the id of one of `SPECIALS`."""
+    return functools.cached_property(lambda tokenizer: tokenizer._special_id(symbol))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,40 +50,15 @@ class Tokenizer(abc.ABC):
     def __reduce__(self):
         return type(self), (self.model, *self._choices().values())  # the receiver rebuilds the library object
 
-    @functools.cached_property
-    def pad_id(self) -> int:
-        return self._special_id("[PAD]")
+    pad_id, unk_id = _id_of("[PAD]"), _id_of("[UNK]")
+    sep_id, cls_id, mask_id = _id_of("[SEP]"), _id_of("[CLS]"), _id_of("[MASK]")
 
-    @functools.cached_property
-    def unk_id(self) -> int:
-        return self._special_id("[UNK]")
-
-    @functools.cached_property
-    def sep_id(self) -> int:
-        return self._special_id("[SEP]")
-
-    @functools.cached_property
-    def cls_id(self) -> int:
-        return self._special_id("[CLS]")
-
-    @functools.cached_property
-    def mask_id(self) -> int:
-        return self._special_id("[MASK]")
-
-    @property
-    def cls_last(self) -> bool:
-        """Whether [CLS] comes last in an example, as in XLNet, instead of first."""
-        return False
-
-    @property
-    def pair_separators(self) -> int:
-        """Number of [SEP] between the two texts in a pair: 2 in RoBERTa, 1 in others."""
-        return 1
-
-    @property
-    def longest_word(self) -> int:
-        """Longest word in characters; longer ones become [UNK]. 0 means no limit."""
-        return 0
+    # Whether [CLS] comes last in an example, as in XLNet, instead of first.
+    cls_last: ClassVar[Any] = False
+    # Number of [SEP] between the two texts in a pair: 2 in RoBERTa, 1 in others.
+    pair_separators: ClassVar[Any] = 1
+    # Longest word in characters; longer ones become [UNK]. 0 means no limit.
+    longest_word: ClassVar[Any] = 0
 
     @property
     @abc.abstractmethod

@@ -15,7 +15,6 @@ from bertjax.data.tokenizer import mixed
 from bertjax.data.tokenizer.base import Tokenizer
 from bertjax.data.tokenizer.mixed import MixedTokenizer
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
-from bertjax.data.tokenizer.unigram import ByteFallbackTokenizer
 from bertjax.runtime.errors import UserError, shorten
 
 # Rarer words give too little evidence to train an embedding.
@@ -54,9 +53,7 @@ def wordpiece(tokenizer: Tokenizer) -> HuggingFaceTokenizer:
         raise UserError("this tokenizer has a second vocabulary already (--mix); extend the model it was made from")
     if isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.description["model"]["type"] == "WordPiece":
         return tokenizer
-    is_byte_level = isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.is_byte_level
-    of_characters = "BPE with byte fallback" if isinstance(tokenizer, ByteFallbackTokenizer) else "SentencePiece"
-    kind = "byte-level BPE" if is_byte_level else of_characters
+    kind = "BPE" if isinstance(tokenizer, HuggingFaceTokenizer) else "SentencePiece"
     remedy = "train a tokenizer on the new corpus and pretrain with it instead"
     raise UserError(f"new pieces need a WordPiece tokenizer, this one is {kind}; {remedy}")
 

@@ -104,9 +104,6 @@ class HuggingFaceTokenizer(Tokenizer):
 
     def _library_json(self) -> str:
         """Return the `tokenizer.json` for the library, changed so that spelled-out special tokens are read as text."""
-        added = self.description.get("added_tokens") or []
-        if ROLES not in self.description and all(self._is_text(token) == token["special"] for token in added):
-            return self.model.decode("utf-8")
         return json.dumps(self.library_description(), ensure_ascii=False)
 
     def library_description(self) -> dict[str, Any]:
@@ -116,7 +113,7 @@ class HuggingFaceTokenizer(Tokenizer):
         """
         added = self.description.get("added_tokens") or []
         # mmBERT's <mask> is not marked, though transformers takes it for a symbol.
-        tokens = [token | {"special": self._is_text(token)} for token in added]
+        tokens = [token | {"special": token["content"] in self.text_symbols} for token in added]
         return {key: value for key, value in self.description.items() if key != ROLES} | {"added_tokens": tokens}
 
     @functools.cached_property
@@ -147,10 +144,6 @@ class HuggingFaceTokenizer(Tokenizer):
     def text_symbols(self) -> frozenset[str]:
         """Special tokens that are plain text when a text spells them out: example symbols and text bounds."""
         return frozenset((*self.roles.values(), *_BOUNDS))
-
-    def _is_text(self, token: dict[str, Any]) -> bool:
-        """Return whether an added token is plain text when a text spells it out, as [CLS] is."""
-        return token["content"] in self.text_symbols
 
     @functools.cached_property
     def _ids(self) -> dict[str, int]:

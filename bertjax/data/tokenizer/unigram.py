@@ -9,7 +9,6 @@ trains such models, and runs them as SentencePiece does.
 
 import functools
 import itertools
-import json
 import re
 from typing import Any
 
@@ -45,9 +44,6 @@ class UnigramTokenizer(_SpaceSigns):
     """
 
     MODEL_FILE = "unigram.json"
-
-    def _library_json(self) -> str:
-        return json.dumps(self.library_description(), ensure_ascii=False)
 
     def library_description(self) -> dict[str, Any]:
         description = super().library_description()

@@ -13,7 +13,8 @@ from bertjax.data.filters import Filter
 from bertjax.data.filters.rules import Length, Personal
 from bertjax.data.inspect import cleaning
 from bertjax.data.preparation import cleaning as steps
-from bertjax.data.preparation import dropped, pieces
+from bertjax.data.preparation import pieces
+from bertjax.data.preparation.cleaning import read_dropped
 from bertjax.data.preparation.prepare import prepare
 from bertjax.data.sources import documents
 from bertjax.runtime.errors import UserError
@@ -58,7 +59,7 @@ def cleaned(config, tmp_path):
 def test_what_is_left_out_is_counted_listed_and_shown(cleaned, capsys):
     store = prepare(cleaned)
     manifest = store.manifest
-    listed = list(dropped.read(store.path))
+    listed = list(read_dropped(store.path))
     by_rule = collections.Counter(line["rule"] for line in listed)
     kept = sum(counts["documents"] for counts in manifest["splits"].values())
     assert kept + len(listed) == sum(1 for _ in documents(cleaned.corpus, "text"))

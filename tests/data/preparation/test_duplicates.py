@@ -7,7 +7,7 @@ import pytest
 
 from bertjax.data.config import NearDuplicates
 from bertjax.data.preparation import duplicates, near_duplicates
-from bertjax.data.preparation.duplicates import Duplicates, find, record
+from bertjax.data.preparation.duplicates import find, record
 from bertjax.data.preparation.steps import Key, digest
 from bertjax.data.text import ngrams
 
@@ -24,8 +24,8 @@ def test_all_but_the_first_in_the_corpus_are_duplicates(tmp_path, monkeypatch, b
     (tmp_path / "documents").write_bytes(b"".join(records[i] for i in rng.permutation(1000)))
     kept, dropped = find(tmp_path / "documents", tmp_path / "duplicates", 3)
     expected = [text in texts[:i] for i, text in enumerate(texts)]
-    read_again = Duplicates(tmp_path / "duplicates")
-    assert read_again.contain(keys).tolist() == expected == [key in read_again for key in keys]
+    packed = np.array([key.packed() for key in keys], duplicates.PACKED_KEY)
+    assert duplicates.are_among(packed, duplicates.load(tmp_path / "duplicates")).tolist() == expected
     assert kept == tuple(np.bincount(groups[~np.array(expected)])) and sum(kept) + sum(dropped) == 1000
 
 
@@ -51,7 +51,7 @@ def documents(count, values, seed=0):
 def found(tmp_path, entries, exact=()):
     (tmp_path / "near").write_bytes(b"".join(near_duplicates.record(*entry) for entry in entries))
     (tmp_path / "exact").write_bytes(b"".join(sorted(key.packed() for key in exact)))
-    return near_duplicates.find(tmp_path / "near", Duplicates(tmp_path / "exact"), BUCKETS, [False, True])
+    return near_duplicates.find(tmp_path / "near", duplicates.load(tmp_path / "exact"), BUCKETS, [False, True])
 
 
 def plain(entries):

@@ -55,14 +55,14 @@ def test_what_is_read_is_what_is_kept_and_left_out(config, tmp_path, settings, c
 class Losing(Local):
     """A runner that loses a document of the store."""
 
-    def encode(self, config, partial, read, trained, token_dtype):
+    def encode(self, config, partial, read, trained):
         [first, *_] = shards.read_text(partial, 0)
         duplicates.add(duplicates.path(partial), np.array([first.key.packed()], PACKED_KEY))
-        return super().encode(config, partial, read, trained, token_dtype)
+        return super().encode(config, partial, read, trained)
 
 
 def test_a_store_that_lacks_a_document_is_not_made(config):
-    with pytest.raises(RunFailed, match="of source corpus, 200 documents with .* were read, and 199 documents .* no store"):
+    with pytest.raises(RunFailed, match="of source corpus, 200 documents .* were read, and 199 documents .* no store"):
         prepare(config, Losing())
 
 

@@ -17,6 +17,7 @@ from bertjax.data.config import DataConfig, NearDuplicates, SourceConfig, Tokeni
 from bertjax.data.filters.rules import Length, Personal
 from bertjax.data.preparation import beam, pieces, sample, shards
 from bertjax.data.preparation.beam import Beam
+from bertjax.data.preparation.duplicates import PACKED_KEY
 from bertjax.data.preparation.prepare import prepare
 from bertjax.data.preparation.sample import Sample
 from bertjax.data.preparation.steps import Key, digest, sample_priority
@@ -175,7 +176,7 @@ def test_a_sample_drawn_by_parts_is_that_of_the_corpus(tmp_path_factory, texts, 
         paths = [folder / f"sample-{number}" for number in range(len(drawn))]
         for part, path in zip(drawn, paths, strict=True):
             sample.save(part, path)
-        merged = sample.merged(size, paths)
+        merged = sample.merged(size, paths, np.zeros(0, PACKED_KEY))
         assert [line for text in merged for line in split(text, "line")] == whole.sentences("line")
         assert sum(map(len, merged)) == sum(len(stretch.text) for stretch in whole.stretches())
 

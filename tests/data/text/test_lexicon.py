@@ -12,8 +12,7 @@ from bertjax.data.masking import PhraseMasking
 from bertjax.data.preparation.prepare import prepare
 from bertjax.data.store import Split, TokenStore
 from bertjax.data.text import lexicon
-from bertjax.data.text.lexicon import Lexicon
-from bertjax.data.text.words import Words
+from bertjax.data.text.lexicon import Lexicon, Words
 from tests.ragged import SEP, VOCABULARY
 
 PLANTED = ("klm nop", "qrst uvwx")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from bertjax.data import sources
 from bertjax.data.text import ngrams, unicode
+from bertjax.data.text.lexicon import Words
 from bertjax.data.text.sentences import split
-from bertjax.data.text.words import Words
 from tests.ragged import SEP, VOCABULARY
 
 # "|" marks where a sentence ends.
