@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bertjax.config import config_file
-from bertjax.data.inspect import cleaning, show
+from bertjax.data.inspect import show
+from bertjax.data.inspect.report import show_dropped
 from bertjax.data.preparation.local import Local
 from bertjax.data.preparation.prepare import LOCAL, Runner, prepare
 from bertjax.data.store import TokenStore
@@ -68,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         TokenStore.open(store.path, verify=True)
         print("verified  every file has the hash that was recorded when it was written")
     if args.show_dropped is not None:
-        print(cleaning.show(store.path, args.show_dropped))
+        print(show_dropped(store.path, args.show_dropped))
     feeds = Feeds(loaded, store)
     if len(loaded.data.sources) > 1:
         _print_shares(feeds)

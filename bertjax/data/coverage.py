@@ -27,20 +27,17 @@ def check_documents(split: Split, examples: TextFormat, task: str) -> None:
     count = sum(map(len, sizes))
     single = sum(int(np.count_nonzero(size == 1)) for size in sizes)
     if single > MOST_ONE_SENTENCE * count:
-        raise UserError(
-            f"tasks.{task}.examples.kind={examples.kind} compares sentences of one document, but {single / count:.0%} "
-            f"of the documents of the {split.name} split have a single sentence; {_remedy(task)}"
-        )
+        kind = f"tasks.{task}.examples.kind={examples.kind} compares sentences of one document"
+        documents = f"{single / count:.0%} of the documents of the {split.name} split have a single sentence"
+        raise UserError(f"{kind}, but {documents}; {_remedy(task)}")
 
 
 def check_labels(plan: Plan, examples: TextFormat, task: str) -> None:
     """Raise UserError if a plan gives all examples the same label."""
     shares_L = label_shares(plan)
     if len(plan.examples) >= FEWEST_PAIRS and shares_L.max() == 1.0:
-        raise UserError(
-            f"tasks.{task}.examples.kind={examples.kind} gives all of {len(plan.examples):,} training examples the "
-            f"label {examples.labels[0]}={shares_L.argmax()}, from which nothing can be learned; {_remedy(task)}"
-        )
+        kind, label = f"tasks.{task}.examples.kind={examples.kind}", f"{examples.labels[0]}={shares_L.argmax()}"
+        raise UserError(f"{kind} gives all {len(plan.examples):,} training examples the label {label}; {_remedy(task)}")
 
 
 def unread_share(plans: Sequence[Plan]) -> float:
@@ -89,8 +86,5 @@ def _sample(total: int) -> Iterator[slice]:
 
 
 def _remedy(task: str) -> str:
-    return (
-        "set data.splitter=line if each line is a sentence, join the lines of a document (in .txt a blank line ends "
-        f"one), or predict masked tokens only: --config.tasks.{task}.objective.kind=mlm "
-        f"--config.tasks.{task}.examples.kind=doc_sentences"
-    )
+    mlm = f"--config.tasks.{task}.objective.kind=mlm --config.tasks.{task}.examples.kind=doc_sentences"
+    return f"join the lines of a document, set data.splitter=line, or predict masked tokens only: {mlm}"

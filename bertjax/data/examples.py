@@ -55,16 +55,12 @@ class Vocabulary:
     @functools.cached_property
     def is_special(self) -> np.ndarray:
         """Return whether each id is special; bool [size]."""
-        is_special = np.zeros(self.size, bool)
-        is_special[list(self.special_ids)] = True
-        return is_special
+        return np.isin(np.arange(self.size), self.special_ids)
 
     @functools.cached_property
     def continues_word(self) -> np.ndarray:
         """Return whether each id continues the previous token's word; bool [size]."""
-        continues_word = np.zeros(self.size, bool)
-        continues_word[list(self.continuation_ids)] = True
-        return continues_word
+        return np.isin(np.arange(self.size), self.continuation_ids)
 
     @functools.cached_property
     def ordinary(self) -> np.ndarray:

@@ -70,9 +70,8 @@ class Characters:
             if can_keep:
                 lines.append(f"  {some}to keep all: --config.data.tokenizer.character_coverage=1")
         if self.removed:
-            lines.append(
-                f"characters: {self._listed(self.removed)} are removed by the tokenizer{self._counted(self.removed)}"
-            )
+            removed = f"{self._listed(self.removed)} are removed by the tokenizer{self._counted(self.removed)}"
+            lines.append(f"characters: {removed}")
         if self.unknown:
             # A character may have a piece and still be lost: with a word that is too long, or only inside words.
             why = "with the rest of their words" if self.missing else "although each of them alone has a piece"
@@ -103,18 +102,14 @@ class Characters:
         if self.unknown > most_unknown:
             # Long words are the main cause, and no larger vocabulary cures it.
             if 2 * self.too_long > self.unknown:
-                remedy = (
-                    f"words of more than {self.longest_word} characters are [UNK] for WordPiece, and text without "
-                    "spaces has such words; choose data.tokenizer.kind=unigram"
-                )
+                longest = f"words of more than {self.longest_word} characters are [UNK] for WordPiece"
+                remedy = f"{longest}, and text without spaces has such words; choose data.tokenizer.kind=unigram"
             lines.append(f"warning: {self.unknown:.1%} of the characters of the training text became [UNK]; {remedy}")
         if (share := sum(self.removed.values()) / max(1, self.total)) > most_removed:
             has_marks = any(unicode.is_mark(character) for character in self.removed)
-            lines.append(
-                f"warning: the tokenizer removes {share:.1%} of the characters"
-                + ", marks and joiners that belong to letters" * has_marks
-                + "; leave out data.tokenizer.lowercase, or choose data.tokenizer.kind=unigram"
-            )
+            what = "characters" + ", marks and joiners that belong to letters" * has_marks
+            remedy = "leave out data.tokenizer.lowercase, or choose data.tokenizer.kind=unigram"
+            lines.append(f"warning: the tokenizer removes {share:.1%} of the {what}; {remedy}")
         return lines
 
 

@@ -30,22 +30,17 @@ def show(feed: Feed, tokenizer: Tokenizer, count: int) -> str:
             f"{np.count_nonzero(ids_N >= 0)} example(s), {np.count_nonzero(predicted_BT[row])} tokens to predict"
         )
         for slot in np.flatnonzero(ids_N >= 0):
-            labels = [f"{name.removesuffix('_labels_BN')}={batch[name][row, slot]}" for name in _labels(batch)]
+            names = sorted(name for name in batch if name.endswith("_labels_BN"))
+            labels = [f"{name.removesuffix('_labels_BN')}={batch[name][row, slot]}" for name in names]
             lines.append("  " + ", ".join([f"example {ids_N[slot]}", *labels]))
             for segment, name in enumerate(_SEGMENTS):
                 here = (examples_T == slot + 1) & (batch["segments_BT"][row] == segment)
                 if here.any():
                     tokens = (batch["tokens_BT"][row, here], originals_BT[row, here], predicted_BT[row, here])
                     pieces = " ".join(map(tokenizer.piece, originals_BT[row, here]))
-                    lines += [
-                        f"    {name}  {printable(_spell(tokenizer, *tokens))}",
-                        f"       {printable(pieces)}",
-                    ]
+                    lines.append(f"    {name}  {printable(_spell(tokenizer, *tokens))}")
+                    lines.append(f"       {printable(pieces)}")
     return "\n".join(lines)
-
-
-def _labels(batch: dict[str, np.ndarray]) -> list[str]:
-    return sorted(name for name in batch if name.endswith("_labels_BN"))
 
 
 def originals_of(batch: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -205,10 +205,9 @@ class LabeledSource:
             each = shorten([f"{name} {of_class[split]:,}" for name, of_class in counts.items()], _CLASSES_SHOWN)
             lines.append(f"{self.name_of(split)}: {len(self.classes)} classes, the rarest first: {each}")
         for group in labels.alike(self.classes):
-            lines.append(
-                f"warning: the classes {' and '.join(map(repr, group))} differ only in case, white space or forms of "
-                "characters; write them in one way if they are one class"
-            )
+            names = " and ".join(map(repr, group))
+            what = "differ only in case, white space or forms of characters; write them in one way if they are one"
+            lines.append(f"warning: the classes {names} {what}")
         return lines
 
     def unigram_counts(self, split: str) -> np.ndarray:

@@ -111,11 +111,9 @@ class LabeledText(LabeledFormat):
         if not labeled:
             raise UserError(f"{path} has no label in {self.label!r} in any record; fill them in, or name another file")
         if skipped := len(records) - len(labeled):
-            tqdm.write(
-                f"{printable(path)}: {skipped:,} of {len(records):,} records skipped: no label in {self.label!r} "
-                f"({what}){base.setting_remedy('; examples.skip_missing_labels=False keeps them')}",
-                file=sys.stderr,
-            )
+            remedy = base.setting_remedy("; examples.skip_missing_labels=False keeps them")
+            counted = f"{skipped:,} of {len(records):,} records skipped: no label in {self.label!r} ({what}){remedy}"
+            tqdm.write(f"{printable(path)}: {counted}", file=sys.stderr)
         return labeled
 
     def further_train(self) -> list[Record]:
@@ -230,11 +228,9 @@ def columns(path: str, text: str, label: str, taken: Collection[str], quoted: bo
     # A first line such as `text,spam` names the columns, although `spam` is one of the classes.
     has_one_word = _WORDS.search(text) is None
     if is_class and has_one_word and not is_numbered:
-        say(
-            f"{path}: its first line, {text!r} and {label!r}, is taken for the names of columns; if it is an example, "
-            f"set examples.text={names.index(text)} and examples.label={names.index(label)}",
-            file=sys.stderr,
-        )
+        taken = f"its first line, {text!r} and {label!r}, is taken for the names of columns"
+        numbers = f"set examples.text={names.index(text)} and examples.label={names.index(label)}"
+        say(f"{path}: {taken}; if it is an example, {numbers}", file=sys.stderr)
     if is_numbered or (is_class and not has_one_word):
         text, label = (str(names.index(name)) if name in values else name for name in (text, label))
         say(f"{path}: its first line is an example and not the names of columns", file=sys.stderr)

@@ -169,10 +169,9 @@ def judge(document: Document, filters: Mapping[str, Filter]) -> Verdict:
         except UserError:
             raise
         except Exception as error:  # the filter is a program of the user and may fail in any way
-            raise UserError(
-                f"the filter data.filters.{name} ({rule.kind}) failed on document {printable(document.id)}: "
-                f"{type(error).__name__}: {printable(reason(error))}; correct the filter, or remove it"
-            ) from error
+            where = f"the filter data.filters.{name} ({rule.kind}) failed on document {printable(document.id)}"
+            what = f"{type(error).__name__}: {printable(reason(error))}"
+            raise UserError(f"{where}: {what}; correct the filter, or remove it") from error
         if why is not None:
             return Verdict(document.text, name, why, changes)
     return Verdict(document.text, "", "", changes)

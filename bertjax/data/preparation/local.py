@@ -179,7 +179,7 @@ def _read(config: DataConfig, all_sources: list[Source], corpus: list[Piece], wo
     for draft in Path(work).glob(".*"):
         removed = draft.rename(draft.with_name(f"{draft.name}.removed"))
         shutil.rmtree(removed, ignore_errors=True)
-    sizes = [pieces.size_of(piece, all_sources) for piece in corpus]
+    sizes = [sum(part.size for part in all_sources[piece.source].parts[piece.first : piece.stop]) for piece in corpus]
     todo = [i for i, piece in enumerate(corpus) if not (work / pieces.folder_name(piece) / pieces.SEAL).exists()]
     if done := len(corpus) - len(todo):
         print(f"resuming {work.parent}: {done} of {len(corpus)} pieces are read", file=sys.stderr, flush=True)

@@ -79,11 +79,6 @@ def folder_name(piece: Piece) -> str:
     return f"{piece.source:03}-{piece.first:06}"
 
 
-def size_of(piece: Piece, all_sources: list[Source]) -> int:
-    """Return a piece's total file size in bytes."""
-    return sum(part.size for part in all_sources[piece.source].parts[piece.first : piece.stop])
-
-
 def ignore(size: int) -> None:
     """Progress callback that does nothing."""
 

@@ -60,13 +60,6 @@ class Reading:
     cleaning: dict[str, Any]
     ledger: Numbers
 
-    @classmethod
-    def from_json(cls, fields: dict) -> "Reading":
-        """Return the inverse of `dataclasses.asdict` after a round trip through JSON."""
-        tuples = {key: tuple(fields[key]) for key in ("kept", "duplicates", "shard_bytes")}
-        groups = tuple(map(tuple, fields["groups"]))
-        return cls(groups=groups, **{key: fields[key] for key in ("skipped", "cleaning", "ledger")}, **tuples)
-
     def documents(self, split: str) -> int:
         """Count a split's documents."""
         return sum(kept for (name, _), kept in zip(self.groups, self.kept, strict=True) if name == split)
@@ -295,7 +288,9 @@ def load(path: Path, spec: dict) -> Reading | None:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format_version"] != FORMAT_VERSION or content["spec"] != spec:
             return None
-        read, digest = Reading.from_json(content["reading"]), content["duplicates"]
+        fields, digest = content["reading"], content["duplicates"]
+        tuples = {name: tuple(fields[name]) for name in ("kept", "duplicates", "shard_bytes")}
+        read = Reading(**fields | tuples | {"groups": tuple(map(tuple, fields["groups"]))})
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if duplicates.fingerprint(path.parent) != digest:

@@ -121,10 +121,8 @@ def _receive(worker: subprocess.Popen) -> Any:
 
 
 def _died(worker: subprocess.Popen) -> RunFailed:
-    return RunFailed(
-        f"a process of the preparation ended with code {worker.wait()}, perhaps because memory ran out; "
-        "run the same command again to resume, if needed with a lower data.workers"
-    )
+    ended = f"a process of the preparation ended with code {worker.wait()}, perhaps because memory ran out"
+    return RunFailed(f"{ended}; run the same command again to resume, if needed with a lower data.workers")
 
 
 def serve() -> None:

@@ -149,10 +149,8 @@ def _undecodable(path: epath.Path, error: Exception) -> UserError:
     kind, reason = path.suffix[1:].lower(), reason_of(error)
     if kind == "zst" and "too much memory" in reason:
         # Archives of this kind are sound, and skipping one would lose all of its documents: always an error.
-        return UserError(
-            f"{path} was compressed with a window of more than 128 MiB (zstd --long=28 to 31), which is more than is "
-            "read; recompress it with --long=27 or less: zstd -dc --long=31 OLD | zstd --long=27 -o NEW"
-        )
+        remedy = "recompress it with --long=27 or less: zstd -dc --long=31 OLD | zstd --long=27 -o NEW"
+        return UserError(f"{path} was compressed with a window of more than 128 MiB (zstd --long=28 to 31); {remedy}")
     # The magic bytes tell a wrong suffix from damage.
     with path.open("rb") as file:
         head = file.read(8)

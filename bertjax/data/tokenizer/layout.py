@@ -80,10 +80,7 @@ def spelled(post_processor: dict[str, Any] | None) -> str:
 
 def refusal(spelled: str) -> str:
     """Return the end of an error line about a template that bertjax does not know, see `spelled`."""
-    return (
-        f"lays out a text as {quoted(spelled)}, and bertjax as [CLS] A [SEP] or A [SEP] [CLS]; correct its "
-        "post_processor"
-    )
+    return f"lays out a text as {quoted(spelled)}, and bertjax as [CLS] A [SEP] or A [SEP] [CLS]; correct its template"
 
 
 def _steps(post_processor: dict[str, Any] | None) -> list[dict[str, Any]]:

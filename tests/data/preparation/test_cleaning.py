@@ -11,7 +11,7 @@ import pytest
 from bertjax.data.config import NearDuplicates
 from bertjax.data.filters import Filter
 from bertjax.data.filters.rules import Length, Personal
-from bertjax.data.inspect import cleaning
+from bertjax.data.inspect.report import show_dropped
 from bertjax.data.preparation import cleaning as steps
 from bertjax.data.preparation import pieces
 from bertjax.data.preparation.cleaning import read_dropped
@@ -70,7 +70,7 @@ def test_what_is_left_out_is_counted_listed_and_shown(cleaned, capsys):
     printed = capsys.readouterr().out
     assert "dropped by length: 8 documents, fewer than 5 words" in printed
     assert "changed by personal: 1 document, 3 changes" in printed and "clusters of near-duplicates: " in printed
-    shown = cleaning.show(store.path, 2)
+    shown = show_dropped(store.path, 2)
     assert "length, fewer than 5 words: 8 documents\n  corpus/web.jsonl:3: Too short.\n" in shown
     assert shown.count("Too short.") == 2 and "stays" in shown
 
