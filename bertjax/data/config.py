@@ -148,15 +148,12 @@ class DataConfig:
         if "smoothing" in by_kind and len(self.sources) < 2:
             raise UserError(f"data.smoothing={self.smoothing} has no effect on one corpus; name more in data.sources")
         if "token_share" in by_kind:
-            self._check_token_shares()
-
-    def _check_token_shares(self) -> None:
-        for name, source in self.sources.items():
-            if not source.token_share:
-                raise UserError(f"data.sources.{name} has no token_share, and others have one; set it")
-        total = sum(source.token_share for source in self.sources.values())
-        if abs(total - 1.0) > SHARES_TOLERANCE:
-            raise UserError(f"data.sources have a token_share of {total:g} together; make them sum to 1")
+            for name, source in self.sources.items():
+                if not source.token_share:
+                    raise UserError(f"data.sources.{name} has no token_share, and others have one; set it")
+            total = sum(source.token_share for source in self.sources.values())
+            if abs(total - 1.0) > SHARES_TOLERANCE:
+                raise UserError(f"data.sources have a token_share of {total:g} together; make them sum to 1")
 
     @property
     def named_sources(self) -> dict[str, SourceConfig]:

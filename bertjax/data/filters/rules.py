@@ -462,13 +462,10 @@ class Decontamination(Filter):
 
     def _shares(self, text: str) -> bool:
         words, counts = ngrams.word_hashes([text])
-        for scale, evaluation in self._evaluation.items():
-            hashes = self._hashes(words, counts, scale)
-            # `searchsorted` returns len for hashes above all others; clamped, the comparison below rejects them.
-            places = np.minimum(np.searchsorted(evaluation, hashes), len(evaluation) - 1)
-            if (evaluation[places] == hashes).any():
-                return True
-        return False
+        return any(
+            ngrams.are_among(self._hashes(words, counts, scale), evaluation).any()
+            for scale, evaluation in self._evaluation.items()
+        )
 
     @functools.cached_property
     def _evaluation(self) -> dict[int, np.ndarray]:

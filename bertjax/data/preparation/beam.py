@@ -68,7 +68,7 @@ class PartEncoder:
         # A damaged shard counts as missing and is written again.
         with contextlib.suppress(DamagedShard):
             if storage.exists(target):
-                shards.check(target)
+                shards.read(target)
                 return
         with tempfile.TemporaryDirectory() as name:
             scratch = Path(name)

@@ -98,15 +98,6 @@ def _sort(duplicates: Path) -> None:
         keys.flush()
 
 
-def are_among(packed: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Return whether each packed key is in `keys`, which are sorted: bool [packed]."""
-    if not len(keys):
-        return np.zeros(len(packed), bool)
-    # A key behind all others gets the place len(keys), which does not exist.
-    places = np.minimum(np.searchsorted(keys, packed), len(keys) - 1)
-    return keys[places] == packed
-
-
 def load(duplicates: Path) -> np.ndarray:
     """Return the sorted keys of all dropped documents, as a memory map."""
     if not duplicates.stat().st_size:  # which cannot be mapped

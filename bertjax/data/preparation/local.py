@@ -23,12 +23,13 @@ from tqdm import tqdm
 
 from bertjax.data.config import DataConfig
 from bertjax.data.preparation import duplicates, pieces, reading, shards, workers
-from bertjax.data.preparation.duplicates import PACKED_KEY, are_among
+from bertjax.data.preparation.duplicates import PACKED_KEY
 from bertjax.data.preparation.pieces import PartReader, Piece
 from bertjax.data.preparation.reading import Reading, Source
 from bertjax.data.preparation.shards import DamagedShard
 from bertjax.data.preparation.steps import EncodedShard, ShardDocument, encode_shard
 from bertjax.data.sources.base import BadRecords
+from bertjax.data.text.ngrams import are_among
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime import storage
 from bertjax.runtime.errors import RunFailed, Unavailable, UserError
@@ -219,7 +220,7 @@ def _encode(config: DataConfig, partial: Path, read: Reading, trained: Tokenizer
     done = {index for index in indices if shards.tokens_path(partial, index).exists()}
     # Checked before the rest is encoded: damage means starting from scratch, and better now than after hours.
     for index in done:
-        shards.check(shards.tokens_path(partial, index))
+        shards.read(shards.tokens_path(partial, index))
     if done:
         print(f"resuming {partial}: {len(done)} of {len(indices)} shards are encoded", file=sys.stderr, flush=True)
     bad = BadRecords(config.on_bad_document, "documents")

@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from bertjax.data.config import NearDuplicates
-from bertjax.data.preparation.duplicates import PACKED_KEY, are_among, blocks
+from bertjax.data.preparation.duplicates import PACKED_KEY, blocks
 from bertjax.data.preparation.steps import Key
 from bertjax.data.random import mixed
 from bertjax.data.text import ngrams
+from bertjax.data.text.ngrams import are_among
 
 # n-grams that are hashed at once: few enough that hashes and products stay in the cache of a core.
 GRAMS_AT_ONCE = 1 << 15

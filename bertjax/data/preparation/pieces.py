@@ -58,7 +58,9 @@ def pieces_of(all_sources: list[Source]) -> list[Piece]:
     """
     pieces = []
     for index, source in enumerate(all_sources):
-        first, size, enough = 0, 0, _piece_bytes(sum(file.size for file in source.parts))
+        # A power of two changes only when a growing source has doubled; until then its earlier pieces stay as they are.
+        bound = 1 << (sum(file.size for file in source.parts) // PIECES).bit_length()
+        first, size, enough = 0, 0, min(max(FEWEST_BYTES, bound), MOST_BYTES)
         for part, file in enumerate(source.parts):
             size += file.size
             # A piece never spans two sources, so a growing source leaves the others' pieces as they are.
@@ -66,12 +68,6 @@ def pieces_of(all_sources: list[Source]) -> list[Piece]:
                 pieces.append(Piece(index, first, part + 1))
                 first, size = part + 1, 0
     return pieces
-
-
-def _piece_bytes(size: int) -> int:
-    """Return the minimum bytes per piece for a source with `size` bytes."""
-    # A power of two changes only when a growing source has doubled; until then its earlier pieces stay as they are.
-    return min(max(FEWEST_BYTES, 1 << (size // PIECES).bit_length()), MOST_BYTES)
 
 
 def folder_name(piece: Piece) -> str:

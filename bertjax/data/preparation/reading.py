@@ -18,13 +18,13 @@ from bertjax.data import sources
 from bertjax.data.config import DataConfig
 from bertjax.data.preparation import duplicates, near_duplicates, shards, steps
 from bertjax.data.preparation.cleaning import Dropped, Entry
-from bertjax.data.preparation.duplicates import are_among
 from bertjax.data.preparation.ledger import Ledger, Numbers
 from bertjax.data.preparation.sample import Sample
 from bertjax.data.preparation.shards import DamagedShard
 from bertjax.data.preparation.steps import Content, Key, ShardDocument
 from bertjax.data.sources import Document, OnBad, OnRead, Part
 from bertjax.data.store import SPLITS
+from bertjax.data.text.ngrams import are_among
 from bertjax.runtime import storage
 
 # (split, source) per document group.

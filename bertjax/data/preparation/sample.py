@@ -11,9 +11,10 @@ import numpy as np
 from etils import epath
 
 from bertjax.data.config import DataConfig
-from bertjax.data.preparation.duplicates import PACKED_KEY, are_among
+from bertjax.data.preparation.duplicates import PACKED_KEY
 from bertjax.data.preparation.steps import sample_priority
 from bertjax.data.sources.base import open_file
+from bertjax.data.text.ngrams import are_among
 from bertjax.data.text.sentences import split
 
 # A stretch ends at the first line end after `STRETCH` characters. Within a longer line it ends at the last space before

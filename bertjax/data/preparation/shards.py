@@ -66,7 +66,7 @@ def read_text(folder: Path, index: int) -> list[ShardDocument]:
     Raises:
       DamagedShard: the file is missing, cut short or altered.
     """
-    header, payload = _read(text_path(folder, index))
+    header, payload = read(text_path(folder, index))
     documents, start = [], 0
     for *key, name, group, size in header["documents"]:
         documents.append(ShardDocument(Key(*key), name, group, payload[start : start + size]))
@@ -93,7 +93,7 @@ def read_tokens(path: Path, tokenizer: Tokenizer) -> EncodedShard:
     Raises:
       DamagedShard: the file is cut short or altered.
     """
-    header, payload = _read(path)
+    header, payload = read(path)
     splits = {}
     for split in SPLITS:
         arrays = []
@@ -111,11 +111,6 @@ def read_tokens(path: Path, tokenizer: Tokenizer) -> EncodedShard:
     )
 
 
-def check(path: Path) -> None:
-    """Raise `DamagedShard` if a shard is cut short or altered."""
-    _read(path)
-
-
 def _write(path: Path, header: dict, payload: Sequence[bytes | memoryview]) -> None:
     """Write a CRC-32 over everything after it, a JSON header line, and the payload."""
     head = json.dumps(header, ensure_ascii=False).encode() + b"\n"
@@ -128,8 +123,12 @@ def _write(path: Path, header: dict, payload: Sequence[bytes | memoryview]) -> N
         file.writelines(payload)
 
 
-def _read(path: Path) -> tuple[dict, memoryview]:
-    """Read a shard's header and payload."""
+def read(path: Path) -> tuple[dict, memoryview]:
+    """Read a shard's header and payload.
+
+    Raises:
+      DamagedShard: it is missing, cut short or altered.
+    """
     try:
         content = storage.read_bytes(path)
     except FileNotFoundError:  # cleanup jobs remove old files, even while a preparation is only paused

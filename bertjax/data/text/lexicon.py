@@ -16,6 +16,7 @@ from bertjax.data.examples import Vocabulary
 from bertjax.data.random import bits, uniform
 from bertjax.data.store import Split, TokenStore
 from bertjax.data.text import unicode
+from bertjax.data.text.ngrams import are_among
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime import storage
 from bertjax.runtime.errors import UserError
@@ -124,7 +125,7 @@ class Lexicon:
         in_phrase = np.zeros(len(words.starts), bool)
         by_length = list(words.hashes(tokens, vocab_size, max(self.hashes, default=0)))
         for length in sorted(self.hashes, reverse=True):
-            known = _is_in(by_length[length - 1], self.hashes[length]) & (words.room >= length)
+            known = are_among(by_length[length - 1], self.hashes[length]) & (words.room >= length)
             inside = np.flatnonzero(known)[:, None] + np.arange(length)
             inside = inside[~in_phrase[inside].any(axis=1)]
             inside = inside[_leftmost(inside[:, 0], length)]
@@ -205,12 +206,6 @@ def _phrases(store: TokenStore, size: int) -> list[str]:
         or (unicode.starts_unspaced(text) and tokenizer.encode_inside([text], [False]) == [ids.tolist()])
     ]
     return usable[:size]
-
-
-def _is_in(hashes: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Return whether each hash is in `known`, which is ascending; bool."""
-    place = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
-    return known[place] == hashes
 
 
 def _leftmost(starts: np.ndarray, length: int) -> np.ndarray:

@@ -116,6 +116,15 @@ def ngram_hashes(words: np.ndarray, counts_D: np.ndarray, n: int) -> tuple[np.nd
     return mixed(hashes[np.arange(grams_D.sum()) + np.repeat(first_D - first_gram_D, grams_D)]), grams_D
 
 
+def are_among(values: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Return whether each value is in `known`, which is sorted: bool [values]."""
+    if not len(known):
+        return np.zeros(len(values), bool)
+    # A value behind all others gets the place len(known), which does not exist.
+    places = np.minimum(np.searchsorted(known, values), len(known) - 1)
+    return known[places] == values
+
+
 @functools.cache
 def _kinds() -> np.ndarray:
     """Return the role of each character: word separator, letter within a word, or a word alone; uint8 [chars + 1]."""

@@ -25,7 +25,7 @@ def test_all_but_the_first_in_the_corpus_are_duplicates(tmp_path, monkeypatch, b
     kept, dropped = find(tmp_path / "documents", tmp_path / "duplicates", 3)
     expected = [text in texts[:i] for i, text in enumerate(texts)]
     packed = np.array([key.packed() for key in keys], duplicates.PACKED_KEY)
-    assert duplicates.are_among(packed, duplicates.load(tmp_path / "duplicates")).tolist() == expected
+    assert ngrams.are_among(packed, duplicates.load(tmp_path / "duplicates")).tolist() == expected
     assert kept == tuple(np.bincount(groups[~np.array(expected)])) and sum(kept) + sum(dropped) == 1000
 
 
