@@ -117,7 +117,7 @@ def plan_of(labels, segments=(), lost=1) -> SimpleNamespace:
 
 
 def test_constant_labels_are_refused(monkeypatch):
-    with pytest.raises(UserError, match="all of 500 training examples the label is_random=1"):
+    with pytest.raises(UserError, match="all 500 training examples the label is_random=1"):
         check_labels(plan_of(np.ones(500, int)), SegmentPairs(), "bert")
     check_labels(plan_of(np.ones(20, int)), SegmentPairs(), "bert")  # may be by chance
     check_labels(plan_of(np.arange(500) % 2), SegmentPairs(), "bert")
