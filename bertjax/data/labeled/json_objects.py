@@ -107,7 +107,7 @@ def _array(values: Any, path: str, columns: Sequence[str], on_bad: OnBad) -> Ite
 def _checked(record: dict[str, Any], where: str, columns: Sequence[str]) -> Record:
     if missing := [column for column in columns if column not in record]:
         names = shorten([repr(name[:SHOWN]) for name in record], limit=20)
-        remedy = flag_remedy(missing[0]) or "correct the name"
+        remedy = flag_remedy(missing[0]) or "the name"
         raise UserError(f"{where} has no field {missing[0]!r}, it has {names}; correct the line, or {remedy}")
     for column in columns:
         texts = record[column] if isinstance(record[column], list) else [record[column]]

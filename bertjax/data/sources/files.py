@@ -22,7 +22,7 @@ KINDS = ".txt, .jsonl (each plain, .gz, .zst or .xz) or .parquet"
 # Published corpora: BabyLM's splits are text, and C4's and Dolma's compressed .json files hold JSON lines. A plain
 # .json is mostly a settings file.
 _TEXT_SUFFIXES = (".txt", ".train", ".dev", ".test", ".valid")
-_REMEDY = "name one that does, or rename text to .txt and files with a JSON object a line to .jsonl"
+_REMEDY = "name one that does, rename text to .txt and JSON lines to .jsonl, or write hf:FOLDER for .arrow files"
 
 
 def parts(corpus: str, text_field: str) -> list[Part]:

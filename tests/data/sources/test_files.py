@@ -54,7 +54,7 @@ def test_the_fingerprint_depends_on_name_and_content_and_not_on_the_folder(tmp_p
 
 def test_files_of_other_kinds_are_counted(tmp_path, capsys):
     write(tmp_path, "text.raw")
-    assert "name one that does, or rename text to .txt" in error_of(tmp_path)
+    assert "name one that does, rename text to .txt" in error_of(tmp_path)
     write(tmp_path, "a.txt")
     assert texts(tmp_path) == ["a.txt"] and "1 file of other kinds (1 .raw) left out" in capsys.readouterr().err
 
