@@ -85,7 +85,7 @@ def test_stopped_and_resumed_is_equal_bit_for_bit(finetune, finished, tmp_path):
 
 
 def test_predict_has_one_task(finished, tmp_path, capsys):
-    with pytest.raises(UserError, match="fine-tuned on good, third; choose one of them with --task, in Python"):
+    with pytest.raises(UserError, match="fine-tuned on good, third; choose one with --task or"):
         bertjax.predictor(finished / "export").predict(["good abc"])
     (tmp_path / "texts.txt").write_text("good abc\njade abc\n")
     answers = {}

@@ -37,9 +37,9 @@ class Embed(Pipeline):
     def __post_init__(self):
         last = self.model.encoder.layers
         if unknown := [layer for layer in self.layers if not 0 <= layer <= last]:
+            named = ",".join(map(str, self.layers))
             raise UserError(
-                f"layers={','.join(map(str, self.layers))}: the model has no layer {unknown[0]}; choose from 0, the "
-                f"embeddings, to {last}, the output"
+                f"layers={named}: the model has no layer {unknown[0]}; choose from 0 (embeddings) to {last}"
             )
 
     def encode(self, records: list[Record]) -> LabeledExamples:

@@ -59,9 +59,7 @@ class Ensemble(Predictor):
             for name, array in parts[0].items():
                 # Class numbers (integers) have no meaningful mean.
                 if not np.issubdtype(array.dtype, np.floating):
-                    raise UserError(
-                        f"the models predict {name} without probabilities, which have no mean; remove --with"
-                    )
+                    raise UserError(f"the models predict {name} without probabilities; remove --with")
             yield {name: np.mean([part[name] for part in parts], axis=0) for name in parts[0]}
 
 

@@ -32,9 +32,7 @@ class Fill(MaskedPipeline):
     def __post_init__(self):
         super().__post_init__()
         if not 1 <= self.top <= self.model.encoder.vocab_size:
-            raise UserError(
-                f"top={self.top} must be between 1 and {self.model.encoder.vocab_size}, the size of the vocabulary"
-            )
+            raise UserError(f"top={self.top} must be between 1 and the vocabulary's {self.model.encoder.vocab_size}")
 
     def encode(self, records: list[Record]) -> MaskedViews:
         mask_id = self.vocabulary.mask_id
@@ -47,8 +45,7 @@ class Fill(MaskedPipeline):
             # A mask was cut off with the end of a long text. Without an error it would silently get no guess.
             if ids.count(mask_id) > len(masks):
                 raise UserError(
-                    f"{record[WHERE]} has a [MASK] after the first {self.seq_len} tokens, which are all that the model "
-                    "reads; shorten it"
+                    f"{record[WHERE]} has a [MASK] after {self.seq_len} tokens, all that the model reads; shorten it"
                 )
         return MaskedViews.of(texts, positions, mask_id, CAPACITY)
 

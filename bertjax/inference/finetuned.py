@@ -52,14 +52,10 @@ class FineTuned(Pipeline):
             raise UserError(f"top={self.top} must not be negative; 0 gives the probabilities of all classes")
         if not has_predictions(self.model):
             others = "--do=embed" if masked_lm(self.model) is None else "--do=fill or --do=embed"
-            raise UserError(
-                "the model was not fine-tuned for a task that predicts something for each record of text fields; "
-                f"use {others}"
-            )
+            raise UserError(f"the model was not fine-tuned to predict something for each record; use {others}")
         if len(tasks := self.model.settings["tasks"]) > 1:
             raise UserError(
-                f"the model was fine-tuned on {', '.join(tasks)}; choose one of them with --task, in Python with "
-                "bertjax.predictor(..., task=...)"
+                f"the model was fine-tuned on {', '.join(tasks)}; choose one with --task or bertjax.predictor(task=...)"
             )
 
     @functools.cached_property
@@ -87,9 +83,7 @@ class FineTuned(Pipeline):
             # Without a temperature, probabilities are simply those of the model, as in a converted one.
             elif name != "temperature":
                 use = f"use {traits.untuned[name]:g}" if name in traits.untuned else "do without it"
-                lines.append(
-                    f"objective.{name} was not tuned: the run was not evaluated at this step; predictions {use}"
-                )
+                lines.append(f"objective.{name} was not tuned: no evaluation at this step; predictions {use}")
         return lines
 
     @property

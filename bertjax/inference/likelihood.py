@@ -65,10 +65,8 @@ def _encoded(model: Export, records: list[Record]) -> Ids:
     encoded = model.tokenizer.encode([record["text"] for record in records])
     for record, ids in zip(records, encoded, strict=True):
         if not len(ids):
-            raise UserError(
-                f"{record[WHERE]}: {cut_text(record['text'], 40)!r} has no token, because the tokenizer removes all of "
-                "its characters; correct it or leave it out"
-            )
+            text = cut_text(record["text"], 40)
+            raise UserError(f"{record[WHERE]}: the tokenizer removes all of {text!r}; correct it or leave it out")
     return encoded
 
 

@@ -166,9 +166,7 @@ def with_answer(record: Record, answer: Record, fields: Sequence[str]) -> Record
     """
     taken = [name for name in record.keys() & answer.keys() if name not in fields or record[name] != answer[name]]
     if taken := sorted(taken):
-        raise UserError(
-            f"{record[WHERE]} has the field {taken[0]!r}, under which its answer is written; rename it or leave it out"
-        )
+        raise UserError(f"{record[WHERE]} has the field {taken[0]!r}, in which its answer is written; rename it")
     return {name: value for name, value in record.items() if name != WHERE} | answer
 
 

@@ -6,7 +6,7 @@ weights, so `{layer}` in the table is a group number. The dropout before the sen
 """
 
 from bertjax.interop import names
-from bertjax.interop.bert import FIXED, KEYS
+from bertjax.interop.bert import CLASSES, FIXED, KEYS
 from bertjax.interop.family import MLM, POOLER, SOP, Family
 from bertjax.interop.task_heads import TaskHead, task_heads
 from bertjax.models.bert import BertEmbeddings
@@ -18,10 +18,7 @@ class _Albert(Family):
         lines = super().refusals(encoder, pad_id)
         # bertjax projects embeddings only if the widths differ; AlbertTransformer always has the projection.
         if encoder.embedded_width == encoder.width:
-            lines.append(
-                f"the model has embeddings of model.width={encoder.width}, and transformers' ALBERT projects them with "
-                "a dense layer; set model.embeddings.width to another width"
-            )
+            lines.append(self.refusal("embeddings.width", encoder.width, "projects them; set another width"))
         return lines
 
 
@@ -49,12 +46,7 @@ FAMILY = _Albert(
         MLM: names.masked_lm("predictions.dense", "predictions.LayerNorm", "predictions.bias"),
         SOP: names.dense("sop_classifier.classifier", "heads/sop/classifier"),
     },
-    classes={
-        frozenset({POOLER, MLM, SOP}): "ForPreTraining",
-        frozenset({MLM}): "ForMaskedLM",
-        frozenset({POOLER}): "Model",
-        frozenset(): "Model",
-    },
+    classes={frozenset({POOLER, MLM, SOP}): "ForPreTraining"} | CLASSES,
     task_heads=task_heads(TaskHead("classifier", "albert.pooler")),
     keys=KEYS
     | {"activation": "hidden_act", "embeddings.width": "embedding_size", "sharing_groups": "num_hidden_groups"},

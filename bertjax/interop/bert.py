@@ -30,9 +30,11 @@ KEYS = {
 }
 # The same without a table of segments.
 KEYS_WITHOUT_SEGMENTS = {ours: theirs for ours, theirs in KEYS.items() if ours != "embeddings.segments"}
+# Names of classes, which most of them have too.
+CLASSES = {frozenset({MLM}): "ForMaskedLM", frozenset({POOLER}): "Model", frozenset(): "Model"}
 FIXED = {"position_embedding_type": "absolute"}
 
-_MASKED_LM = ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias")
+MASKED_LM = ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias")
 
 
 class _Bert(Family):
@@ -59,10 +61,8 @@ class _Bert(Family):
     def complaints(self, encoder, flat, pad_id):
         lines = super().complaints(encoder, flat, pad_id)
         if encoder.direction == LEFT_TO_RIGHT and CLM not in parts_in(flat):
-            lines.append(
-                f"the model has model.direction={encoder.direction!r} and no head {CLM!r}; transformers' {self.title} "
-                "reads in that direction only as BertLMHeadModel, which has one"
-            )
+            why = f"reads so only as BertLMHeadModel; the model has no head {CLM!r}"
+            lines.append(self.refusal("direction", encoder.direction, why))
         return lines
 
     def settings(self, encoder, architecture):
@@ -77,17 +77,11 @@ FAMILY = _Bert(
     table=(*names.embeddings("bert.embeddings"), *names.bert_layers("bert")),
     parts={
         POOLER: names.dense("bert.pooler.dense", "encoder/pooler"),
-        MLM: names.masked_lm(*_MASKED_LM),
-        CLM: names.masked_lm(*_MASKED_LM, head=CLM),
+        MLM: names.masked_lm(*MASKED_LM),
+        CLM: names.masked_lm(*MASKED_LM, head=CLM),
         NSP: names.dense("cls.seq_relationship", "heads/nsp/classifier"),
     },
-    classes={
-        frozenset({POOLER, MLM, NSP}): "ForPreTraining",
-        frozenset({MLM}): "ForMaskedLM",
-        frozenset({CLM}): "LMHeadModel",
-        frozenset({POOLER}): "Model",
-        frozenset(): "Model",
-    },
+    classes={frozenset({POOLER, MLM, NSP}): "ForPreTraining", frozenset({CLM}): "LMHeadModel"} | CLASSES,
     autos={"LMHeadModel": "AutoModelForCausalLM"},
     task_heads=task_heads(TaskHead("classifier", "bert.pooler.dense")),
     keys=KEYS | {"activation": "hidden_act"},

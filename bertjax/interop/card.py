@@ -42,91 +42,74 @@ A text has at most {longest} tokens, special symbols included: `tokenizer(text, 
 
 ## Load it
 
-PyTorch{since}:
-
-```python
-from transformers import AutoTokenizer, {auto}
-
-tokenizer = AutoTokenizer.from_pretrained("{folder}")
-model = {auto}.from_pretrained("{folder}"{trust})
-```
-
-{code}{pipeline}{flax}{jax}\
+{pytorch}{code}{pipeline}{flax}{jax}\
 If a text contains a special symbol such as `{mask}`, transformers reads it as the symbol and bertjax as ordinary text.
 """
 
-_PIPELINE = """With the text of an example and the labels of the model:
 
-```python
-from transformers import pipeline
+def _code(title: str, code: str) -> str:
+    return f"{title}:\n\n```python\n{code}\n```\n\n"
 
-pipeline("{task}", model="{folder}"{trust})
-```
 
-"""
+_PYTORCH = _code(
+    "PyTorch{since}",
+    """from transformers import AutoTokenizer, {auto}
 
+tokenizer = AutoTokenizer.from_pretrained("{folder}")
+model = {auto}.from_pretrained("{folder}"{trust})""",
+)
+_PIPELINE = _code(
+    "With the text of an example and the labels of the model",
+    """from transformers import pipeline
+
+pipeline("{task}", model="{folder}"{trust})""",
+)
 # transformers 5 removed the question-answering pipeline, so the card shows the argmax by hand.
-_QUESTIONS = """The most probable answer to a question, without a limit of its length:
-
-```python
-inputs = tokenizer("question", "context", return_tensors="pt")
+_QUESTIONS = _code(
+    "The most probable answer to a question, without a limit of its length",
+    """inputs = tokenizer("question", "context", return_tensors="pt")
 outputs = model(**inputs)
 start, end = outputs.start_logits.argmax(), outputs.end_logits.argmax()
-print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))
-```
-
-"""
-
+print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))""",
+)
 # Key of `config.json` with the names of the logits of a head on the mean.
 LOGITS = "names_of_logits"
 # A head on the mean is a module of sentence-transformers (`sentence_transformers.classifier_on_mean`).
-_ON_MEAN = """The classifier, with sentence-transformers, whose module 2_Dense it is:
-
-```python
-import torch
+_ON_MEAN = _code(
+    "The classifier, with sentence-transformers, whose module 2_Dense it is",
+    """import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoConfig
 
 model = SentenceTransformer("{folder}")
 labels = AutoConfig.from_pretrained("{folder}").{logits}
 logits = model.encode(["the text of an example"], convert_to_tensor=True)
-scores = {scores}
-```
-
-"""
+scores = {scores}""",
+)
 _SCORES = {
     CLASSIFICATION: "torch.softmax(logits, dim=-1)",
     MULTI_LABEL: "torch.sigmoid(logits)",
     REGRESSION: "logits[:, 0]",
 }
-
 _CODE = """transformers has no such class. `trust_remote_code=True` runs the authors' code, which it downloads from
 [{code}](https://huggingface.co/{code}).
 
 """
-
 # Not for a head on the mean, which is not read back.
-_JAX = """Only JAX, after `python -m bertjax convert --from={folder} --to=EXPORT`:
-
-```python
-import bertjax
+_JAX = _code(
+    "Only JAX, after `python -m bertjax convert --from={folder} --to=EXPORT`",
+    """import bertjax
 
 module, params, tokenizer = bertjax.load("EXPORT")
 tokens_BT, examples_BT = tokenizer.rows(["a sentence"], seq_len=16)
-hidden_BTD = module.apply({{"params": params}}, tokens_BT, examples_BT=examples_BT).hidden
-```
+hidden_BTD = module.apply({{"params": params}}, tokens_BT, examples_BT=examples_BT).hidden""",
+)
+_FLAX = _code(
+    "Flax, with a transformers that still has it (4.57)",
+    """from transformers import AutoTokenizer, Flax{auto}
 
-"""
-
-_FLAX = """Flax, with a transformers that still has it (4.57):
-
-```python
-from transformers import AutoTokenizer, Flax{auto}
-
-model = Flax{auto}.from_pretrained("{folder}", from_pt=True)
-```
-
-"""
+model = Flax{auto}.from_pretrained("{folder}", from_pt=True)""",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,21 +159,18 @@ def text(
     about, mask = about or About(), export.tokenizer.piece(export.tokenizer.mask_id)
     folder = about.repository or "FOLDER"
     auto = family.auto_of(parts)
-    questions = _QUESTIONS if SPAN in parts else ""
+    since = f", with transformers {family.since} or later" if family.since else ""
     trust = ", trust_remote_code=True" if family.code else ""
     # A head on the mean has no pipeline: transformers would open the encoder with a head of random values.
     task = next((task for term, task in PIPELINES.items() if term in parts), "")
-    pipeline = _PIPELINE.format(task=task, folder=folder, trust=trust) if task else questions
+    pipeline = _PIPELINE.format(task=task, folder=folder, trust=trust) if task else _QUESTIONS * (SPAN in parts)
     return _CARD.format(
         library="sentence-transformers" if on_mean else "transformers",
         architecture=family.class_of(parts),
         model_type=family.model_type,
-        auto=auto,
-        since=f", with transformers {family.since} or later" if family.since else "",
-        folder=folder,
+        pytorch=_PYTORCH.format(since=since, auto=auto, folder=folder, trust=trust),
         header=_header(about, task or next((tag for part, tag in _TAGS.items() if part in parts), ""), mask),
         license=f"License: {about.license}." if about.license else "No license is given.",
-        trust=trust,
         code=_CODE.format(code=family.code) if family.code else "",
         pipeline=_ON_MEAN.format(folder=folder, logits=LOGITS, scores=_SCORES[on_mean]) if on_mean else pipeline,
         flax=_FLAX.format(auto=auto, folder=folder) if family.has_flax else "",
@@ -243,17 +223,17 @@ def _described(settings: dict[str, Any], steps: int | None) -> dict[str, Any]:
         before += stage["steps"]
         stages += [f"{trained:,} steps of {stage['batch']} x {stage['seq_len']} tokens"] if trained > 0 else []
     files = [task["examples"]["train"] for task in settings["tasks"].values() if "train" in task["examples"]]
+    if files:
+        trained_on = {"training file": ", ".join(f"`{base_name(path)}`" for path in files)}
+        trained_on |= {"fine-tuned from": f"`{base_name(init)}`"} if (init := settings["init_from"]) else {}
+    else:
+        trained_on = _pretrained(settings["data"])
     return {
-        **(_fine_tuned(files, settings["init_from"]) if files else _pretrained(settings["data"])),
+        **trained_on,
         "objective": f"{task['objective']['kind']} on {task['examples']['kind']}",
         "stages": "; ".join(stages),
         "seed": settings["seed"],
     }
-
-
-def _fine_tuned(files: list[str], init_from: str) -> dict[str, Any]:
-    rows = {"training file": ", ".join(f"`{base_name(path)}`" for path in files)}
-    return rows | {"fine-tuned from": f"`{base_name(init_from)}`"} if init_from else rows
 
 
 def _pretrained(data: dict[str, Any]) -> dict[str, Any]:
@@ -267,12 +247,9 @@ def _numbers(numbers: dict[str, Any]) -> str:
     """Return a table with held-out scores and the run's cost; the time breakdown (`accounts`) is left out."""
     # Some measurements are texts or lists, which a table of numbers leaves out.
     flat = flatten_dict({name: value for name, value in numbers.items() if name != "accounts"}, sep="/")
-    formatted = {name: _number(value) for name, value in flat.items() if isinstance(value, (int, float))}
+    numbers = {name: value for name, value in flat.items() if isinstance(value, (int, float))}
+    formatted = {name: f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}" for name, value in numbers.items()}
     return _rows(formatted) if formatted else "None were recorded."
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _rows(values: dict[str, Any]) -> str:

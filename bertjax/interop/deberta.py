@@ -8,26 +8,20 @@ transformers has two heads for masked tokens. Folders are written with the publi
 Published files also hold tensors that no class reads: their head on replaced tokens, and tables of the generator.
 """
 
+import re
+
 from bertjax.interop import names
 from bertjax.interop.bert import KEYS_WITHOUT_SEGMENTS
 from bertjax.interop.family import MLM, POOLER, RTD, Family, Fixed
+from bertjax.interop.foreign_settings import config_error
 from bertjax.interop.task_heads import TaskHead, task_heads
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.deberta import DebertaBlock
 from bertjax.models.config import EncoderConfig
-from bertjax.runtime.errors import UserError, quoted
 
 _HEAD, _LEGACY_HEAD = "lm_predictions.lm_head", "cls.predictions"
-_LEGACY = {
-    f"{_LEGACY_HEAD}.{theirs}": f"{_HEAD}.{name}"
-    for theirs, name in (
-        ("transform.dense.weight", "dense.weight"),
-        ("transform.dense.bias", "dense.bias"),
-        ("transform.LayerNorm.weight", "LayerNorm.weight"),
-        ("transform.LayerNorm.bias", "LayerNorm.bias"),
-        ("bias", "bias"),
-    )
-}
+# Names of the other head, but for its decoder, which is tied.
+_LEGACY = re.compile(rf"^{re.escape(_LEGACY_HEAD)}\.(?!decoder\.)(transform\.)?")
 _BUCKETS, _LARGEST, _LONGEST = "position_buckets", "max_relative_positions", "max_position_embeddings"
 _TERMS = "pos_att_type"
 # Keys that do not change the function: dropout in heads, and a convolution's that is not there.
@@ -36,14 +30,14 @@ _POOLER = {"pooler_hidden_act": ("gelu", "gelu")}
 
 
 class _Deberta(Family):
+    unread = r"^mask_predictions\.|embeddings\.position_embeddings\.|embeddings\.word_embeddings\._weight$"
+
     def encoder_config(self, config):
         terms = config.get(_TERMS) or ()
         if sorted(terms.lower().split("|") if isinstance(terms, str) else terms) != ["c2p", "p2c"]:
-            raise UserError(f"config.json has {_TERMS}={quoted(terms)}; bertjax's {self.title} computes 'p2c|c2p' only")
+            raise config_error(_TERMS, terms, f"bertjax's {self.title} computes 'p2c|c2p' only")
         if (buckets := config.get(_BUCKETS, -1)) == -1:
-            raise UserError(
-                f"config.json has {_BUCKETS}={buckets}; bertjax's {self.title} has distances in buckets only"
-            )
+            raise config_error(_BUCKETS, buckets, f"bertjax's {self.title} has distances in buckets only")
         # -1, their default, means the longest example.
         largest = config.get(_LARGEST, -1)
         if not isinstance(largest, int) or largest < 1:
@@ -62,7 +56,8 @@ class _Deberta(Family):
         return kept, [*notes, "generator and heads not exported: transformers has no class with them"]
 
     def canonical(self, tensors, encoder_only=False):
-        return super().canonical({_LEGACY.get(name, name): tensor for name, tensor in tensors.items()}, encoder_only)
+        renamed = {_LEGACY.sub(f"{_HEAD}.", name): tensor for name, tensor in tensors.items()}
+        return super().canonical(renamed, encoder_only)
 
 
 FAMILY = _Deberta(
@@ -116,5 +111,4 @@ FAMILY = _Deberta(
     decoder=f"{_LEGACY_HEAD}.decoder",
     has_flax=False,
     since="4.48",
-    unread=r"^mask_predictions\.|embeddings\.position_embeddings\.|embeddings\.word_embeddings\._weight$",
 )

@@ -11,10 +11,10 @@ from typing import Any
 from bertjax.interop import names
 from bertjax.interop.bert import KEYS_WITHOUT_SEGMENTS
 from bertjax.interop.family import MLM, Family, Fixed
+from bertjax.interop.foreign_settings import config_error
 from bertjax.interop.task_heads import CLS, LATE, MEAN, ON_EXAMPLES, TAGGING, TOKENS, TaskHead
 from bertjax.models.blocks.llama import LlamaBlock, WordEmbeddings
 from bertjax.models.config import EncoderConfig
-from bertjax.runtime.errors import UserError, quoted
 
 _LAYER, _OURS = f"model.layers.{names.LAYER}", "encoder/layers"
 # Keys that do not change the function, some of them of the authors' code only.
@@ -22,6 +22,8 @@ _HARMLESS = frozenset("auto_map pretraining_tp bos_token eos_token pad_token mas
 
 
 class EuroBert(Family):
+    symbol_keys = {"bos": "cls", "eos": "sep", "mask": "mask"}
+
     def encoder_config(self, config):
         # Of the two keys transformers 5 takes the older one first.
         key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
@@ -35,13 +37,6 @@ class EuroBert(Family):
             "head_dim": encoder.head_channels,
             "rope_parameters": {"rope_type": "default", "rope_theta": encoder.block.rotary_base},
         }
-
-
-def without_heads(encoder: EncoderConfig) -> EncoderConfig:
-    """Return the architecture of an encoder without heads: NeoBERT's becomes EuroBERT's."""
-    if not isinstance(encoder.block, LlamaBlock):
-        return encoder
-    return encoder.replace({"block.decoder_bias": False, "block.pooler": False})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +98,6 @@ FAMILY = EuroBert(
     derived={"head_dim": "head_channels"},
     further=_HARMLESS | {"rope_parameters", "rope_scaling"},
     prefix="model.",
-    symbol_keys={"bos": "cls", "eos": "sep", "mask": "mask"},
     masking_rate=0.5,
     has_flax=False,
     since="5.3",
@@ -126,9 +120,7 @@ def table_of(parameters: Any, name: str = "rope_parameters") -> Mapping[str, Any
       UserError: it is neither.
     """
     if not isinstance(parameters, Mapping | None):
-        raise UserError(
-            f"config.json has {name} with {quoted(parameters)} in place of a table; download the file again"
-        )
+        raise config_error(name, parameters, "it is not a table; download the file again")
     return parameters or {}
 
 
@@ -145,5 +137,5 @@ def base_of(parameters: Any, key: str, name: str = "rope_parameters") -> dict[st
     parameters = table_of(parameters, name)
     neutral = {name: parameters.get(name) for name in ("rope_theta", _UNREAD)} | _UNSCALED
     if scaled := {name: value for name, value in parameters.items() if value not in (None, neutral.get(name))}:
-        raise UserError(f"config.json has {name} with {quoted(scaled)}; bertjax's rotary positions are not scaled")
+        raise config_error(name, scaled, "bertjax's rotary positions are not scaled")
     return {key: parameters["rope_theta"]} if "rope_theta" in parameters else {}

@@ -24,20 +24,21 @@ from bertjax.models.config import EncoderConfig
 from bertjax.runtime.errors import UserError
 
 # In order of preference: the first family that can hold a model is used.
-FAMILIES: tuple[Family, ...] = (
-    bert.FAMILY,
-    albert.FAMILY,
-    electra.FAMILY,
-    distilbert.FAMILY,
-    roberta.FAMILY,
-    xlnet.FAMILY,
-    mobilebert.FAMILY,
-    modernbert.FAMILY,
-    eurobert.FAMILY,
-    neobert.FAMILY,
-    mpnet.FAMILY,
-    deberta.FAMILY,
+_FILES = (
+    bert,
+    albert,
+    electra,
+    distilbert,
+    roberta,
+    xlnet,
+    mobilebert,
+    modernbert,
+    eurobert,
+    neobert,
+    mpnet,
+    deberta,
 )
+FAMILIES: tuple[Family, ...] = tuple(module.FAMILY for module in _FILES)
 # RoBERTa under other class names. Both are written back as RoBERTa.
 READ_ONLY: tuple[Family, ...] = (roberta.XLM_R, roberta.CAMEMBERT)
 # Kinds of `model.embeddings` and `model.block` that transformers has classes for.

@@ -8,7 +8,7 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ import numpy as np
 
 from bertjax.config.export import Export
 from bertjax.data.tokenizer import Tokenizer
+from bertjax.interop.foreign_settings import config_error
 from bertjax.interop.names import ENCODER_ONLY, LAYER, Name, unnamed
 from bertjax.interop.task_heads import ON_TOKENS, TaskHead
 from bertjax.models.config import EncoderConfig
@@ -121,7 +122,6 @@ class Family:
     fixed: Mapping[str, Any]
     decoder: str = ""
     autos: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    symbol_keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
     derived: Mapping[str, str] = dataclasses.field(default_factory=dict)
     further: frozenset[str] = frozenset()
     prefix: str = ""
@@ -130,7 +130,9 @@ class Family:
     code: str = ""
     since: str = ""
     finds_padding_by_id: bool = False
-    unread: str = ""
+    # Of subclasses.
+    symbol_keys: ClassVar[Mapping[str, str]] = {}
+    unread: ClassVar[str] = ""
 
     @property
     def root(self) -> str:
@@ -216,27 +218,25 @@ class Family:
             return heads, [f"pooler not exported: no head uses it, and {self.class_of(heads)} has none"]
         return parts, []
 
+    def refusal(self, field: str, value: Any, why: str) -> str:
+        """Return the error line for a setting of an encoder; `why` has the verb of the family's classes."""
+        return f"the model has model.{field}={value!r}, and transformers' {self.title} {why}"
+
     def refusals(self, encoder: EncoderConfig, pad_id: int) -> list[str]:
         """Return an error line for each encoder setting that the family's classes cannot compute."""
         # A field without a key cannot be written to config.json, so it must have the family's constant value.
         settings, constants = _settings(encoder), _settings(self.defaults)
         constants["pooler_activation"] = encoder.pooler_activation  # see `complaints`
         lines = [
-            f"the model has model.{field}={settings[field]!r}, and transformers' {self.title} computes {value!r} only"
+            self.refusal(field, settings[field], f"computes {value!r} only")
             for field, value in constants.items()
             if field in settings and field not in self.keys and settings[field] != value
         ]
         if "activation" in self.keys and encoder.activation not in ACTIVATIONS.values():
             known = ", ".join(dict.fromkeys(ACTIVATIONS.values()))
-            lines.append(
-                f"the model has model.activation={encoder.activation!r}, and transformers' {self.title} computes "
-                f"{known} only"
-            )
+            lines.append(self.refusal("activation", encoder.activation, f"computes {known} only"))
         if "embeddings.segments" in self.keys and not encoder.embeddings.segments:
-            lines.append(
-                f"the model has model.embeddings.segments=0, and transformers' {self.title} has a segment table; train "
-                "it with 1"
-            )
+            lines.append(self.refusal("embeddings.segments", 0, "has a segment table; train it with 1"))
         return lines
 
     def complaints(self, encoder: EncoderConfig, flat: Flat, pad_id: int) -> list[str]:
@@ -256,10 +256,8 @@ class Family:
             lines.append(unnamed(path for path in flat if part_of(path) in unknown))
         # Fine-tuning alone can change it.
         if POOLER in kept and encoder.pooler_activation != (computed := self.defaults.pooler_activation):
-            lines.append(
-                f"the model has model.pooler_activation={encoder.pooler_activation!r}, and transformers' {self.title} "
-                f"computes {computed!r} only; fine-tune it with model.pooler_activation={computed}, or {ENCODER_ONLY}"
-            )
+            why = f"computes {computed!r} only; fine-tune it with model.pooler_activation={computed}, or {ENCODER_ONLY}"
+            lines.append(self.refusal("pooler_activation", encoder.pooler_activation, why))
         return lines
 
     def tokenizer_complaint(self, tokenizer: Tokenizer) -> str:
@@ -301,15 +299,13 @@ class Family:
 
     def _check(self, key: str, value: Any, computed: Any, remedy: str = "") -> None:
         if value != computed:
-            raise UserError(
-                f"config.json has {key}={quoted(value)}; bertjax's {self.title} computes {computed!r} only{remedy}"
-            )
+            raise config_error(key, value, f"bertjax's {self.title} computes {computed!r} only{remedy}")
 
     def _activation(self, config: Mapping[str, Any]) -> str:
         key = self.keys["activation"]
         if (activation := config.get(key, _ACTIVATIONS_THERE[self.defaults.activation])) not in ACTIVATIONS:
             known = ", ".join(map(repr, ACTIVATIONS))
-            raise UserError(f"config.json has {key}={activation!r}; bertjax's {self.title} computes {known} only")
+            raise config_error(key, activation, f"bertjax's {self.title} computes {known} only")
         return ACTIVATIONS[activation]
 
     def settings(self, encoder: EncoderConfig, architecture: str) -> dict[str, Any]:
@@ -409,10 +405,7 @@ class Family:
                 named[original] = named.pop(copy)
             is_tied = copy not in named or np.array_equal(named.pop(copy), named[original])
             if not is_tied and not encoder_only:
-                raise UserError(
-                    f"the checkpoint's {copy} differs from its {original}, and bertjax's decoder is tied to it; "
-                    f"{ENCODER_ONLY}"
-                )
+                raise UserError(f"the checkpoint's {copy} differs from its {original}; {ENCODER_ONLY}")
         position_ids = f"{self.root}embeddings.position_ids"
         if position_ids in named:
             ids = named.pop(position_ids)

@@ -103,6 +103,11 @@ _TOKENIZER_NOTED = {"do_basic_tokenize": (True,), "truncation_side": ("right",)}
 _SYMBOLS_READ = frozenset(key for key in _TOKENIZER_READ if key.endswith(("_token", "special_tokens")))
 
 
+def config_error(key: str, value: Any, why: str) -> UserError:
+    """Return the error for a setting of a `config.json`; `why` ends with the remedy, if there is one."""
+    return UserError(f"config.json has {key}={quoted(value)}; {why}")
+
+
 def with_own_names(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a `config.json` with alternative key names replaced by the family's own."""
     aliases = _ALIASES.get(str(config.get("model_type")), {})

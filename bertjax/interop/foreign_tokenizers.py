@@ -152,8 +152,7 @@ class TokenizerClass:
         if name == _GEMMA and not (settings.get("add_bos_token", True) and settings.get("add_eos_token")):
             raise UserError(
                 f"{folder} has tokenizer_class={quoted(named)} without add_eos_token: texts end without [SEP] there; "
-                'set "tokenizer_class": "PreTrainedTokenizerFast" in tokenizer_config.json if tokenizer.json has a '
-                "template"
+                'if tokenizer.json has a template, set "tokenizer_class": "PreTrainedTokenizerFast"'
             )
         if kind == "tokenizer.json":
             return
@@ -267,8 +266,7 @@ def complete(description: dict[str, Any], files: Declared, is_json: bool, refuse
         number = known.get(content, vocab.get(content, new_id))
         if token.get("id", number) != number:
             raise UserError(
-                f"{refused} declares the id {token['id']} for its added token {quoted(content)}, whose id in the "
-                f"vocabulary is {number}; get the files of one tokenizer"
+                f"{refused} adds {quoted(content)} with id {token['id']}, its vocabulary with {number}; get both again"
             )
         if content not in known:
             tokens.append({"id": number, **{flag: value for flag, value in token.items() if flag != "id"}})

@@ -72,8 +72,7 @@ def downloaded(text: str) -> Path:
         import huggingface_hub  # optional: folders need nothing
     except ImportError as error:
         raise UserError(
-            f"{text} needs huggingface_hub, which is not installed; pip install '.[hub]', or name a folder with the "
-            "files of the model"
+            f"{text} needs huggingface_hub; pip install '.[hub]', or name a folder with the files of the model"
         ) from error
 
     def fetch(files: tuple[str, ...]) -> Path:

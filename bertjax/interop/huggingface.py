@@ -14,19 +14,11 @@ from bertjax.config import private_paths
 from bertjax.config.config import from_dict, to_dict
 from bertjax.config.export import Export
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.interop import (
-    card,
-    eurobert,
-    families,
-    foreign_settings,
-    names,
-    sentence_transformers,
-    task_heads,
-    tokenizers,
-    weights,
-)
+from bertjax.interop import card, families, foreign_settings, sentence_transformers, task_heads, tokenizers, weights
 from bertjax.interop.family import CLM, MLM, NSP, PLM, POOLER, RTD, SOP, part_of, parts_in
+from bertjax.interop.names import ENCODER_ONLY, to_params, to_tensors
 from bertjax.models import cut, vocabulary
+from bertjax.models.blocks.llama import LlamaBlock
 from bertjax.models.config import EncoderConfig
 from bertjax.runtime import storage, untrusted
 from bertjax.runtime.errors import UserError, quoted, shorten
@@ -112,7 +104,7 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
     notes = [*left_out_notes, *notes, *family.notes(flat, tokenizer.pad_id)]
     flat = {path: leaf for path, leaf in flat.items() if part_of(path) not in parts_in(flat) - parts}
     encoder, flat = family.to_theirs(export.encoder, flat, tokenizer.pad_id)
-    tensors = family.published(names.to_tensors(flat, family.names(encoder, parts)))
+    tensors = family.published(to_tensors(flat, family.names(encoder, parts)))
     architecture = family.class_of(parts)
     # Not `id2label`: a pipeline of transformers would give these names to a head of random values.
     task_settings = {card.LOGITS: task_heads.names_of_logits(objective)} if on_mean else {}
@@ -168,10 +160,7 @@ def check_kinds(model: Any) -> None:
         settings = model.get(part) if isinstance(model, Mapping) else None
         kind = settings.get("kind") if isinstance(settings, Mapping) else None
         if isinstance(kind, str) and kind not in known:
-            raise UserError(
-                f"the model has model.{part}.kind={kind!r}, which bertjax converts neither to transformers nor to "
-                "ONNX; open it with bertjax.load"
-            )
+            raise UserError(f"the model has model.{part}.kind={kind!r}, which only bertjax has; use bertjax.load")
 
 
 def activation_notes(encoder: EncoderConfig) -> list[str]:
@@ -208,7 +197,10 @@ def encoder_alone(export: Export) -> Export:
     NeoBERT's encoder, for which transformers has no class, becomes EuroBERT's: only heads tell them apart.
     """
     params = {name: leaves for name, leaves in export.params["encoder"].items() if name != POOLER}
-    return export._replace(params={"encoder": params}, encoder=eurobert.without_heads(export.encoder))
+    encoder = export.encoder
+    if isinstance(encoder.block, LlamaBlock):
+        encoder = encoder.replace({"block.decoder_bias": False, "block.pooler": False})
+    return export._replace(params={"encoder": params}, encoder=encoder)
 
 
 def read(folder: os.PathLike, encoder_only: bool = False) -> tuple[Export, list[str]]:
@@ -266,16 +258,13 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
     # No class has only these two, but an MLM checkpoint may keep the pooler of the model it was trained from.
     if parts not in family.suffixes and parts != {POOLER, MLM}:
         known = ", ".join(sorted({family.stem + name for name in family.classes.values()}))
-        raise UserError(
-            f"{folder} holds {', '.join(sorted(parts))} beside its encoder; bertjax converts {known}; "
-            f"{names.ENCODER_ONLY}"
-        )
+        raise UserError(f"{folder} has {', '.join(sorted(parts))} beside its encoder, and not {known}; {ENCODER_ONLY}")
     if refusals := family.refusals(encoder, tokenizer.pad_id):
         raise UserError(refusals[0])
     if complaint := family.tokenizer_complaint(tokenizer):
         raise UserError(complaint)
     # 3. Params, without the rows of tables that no text reads.
-    flat = names.to_params(tensors, family.names(encoder, parts), family.shapes(encoder, outputs))
+    flat = to_params(tensors, family.names(encoder, parts), family.shapes(encoder, outputs))
     if not has_segments and encoder.embeddings.segments > 1:
         encoder, flat, notes_of_segments = _with_one_segment(encoder, flat)
         notes += notes_of_segments
@@ -348,8 +337,7 @@ def _with_vocabulary_of(
     if ids > rows:
         without = shorten([quoted(tokenizer.piece(number)) for number in range(rows, ids)])
         raise UserError(
-            f"{folder} has {rows} rows of word embeddings and a tokenizer of {ids} ids: {without} have no row; get the "
-            "files of one model"
+            f"{folder} has {rows} rows of word embeddings and {ids} ids: {without} have no row; get both of one model"
         )
     if ids == rows:
         return encoder, flat, []
@@ -364,8 +352,5 @@ def _most_tokens(folder: Path, limit: int, encoder: EncoderConfig) -> int:
     # Tokenizers without a limit have 10^30 here. `max_len` is an older name of the key.
     longest = limit or settings.get("model_max_length") or settings.get("max_len") or 0
     if type(longest) not in (int, float) or (longest and not longest >= _SHORTEST):
-        raise UserError(
-            f"{folder} has max_seq_length or model_max_length={quoted(longest)}; write the most tokens of a text, at "
-            f"least {_SHORTEST}"
-        )
+        raise UserError(f"{folder} has max_seq_length or model_max_length={quoted(longest)}; write {_SHORTEST} or more")
     return int(longest) if 0 < longest < encoder.max_positions else 0

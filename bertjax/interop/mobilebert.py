@@ -11,12 +11,12 @@ import dataclasses
 import numpy as np
 
 from bertjax.interop import names
-from bertjax.interop.bert import KEYS
+from bertjax.interop.bert import CLASSES, KEYS, MASKED_LM
 from bertjax.interop.family import MLM, NSP, POOLER, Family
+from bertjax.interop.foreign_settings import config_error
 from bertjax.interop.task_heads import TaskHead, task_heads
 from bertjax.models.blocks.mobilebert import QUERIES_KEYS
 from bertjax.models.presets import PRESETS
-from bertjax.runtime.errors import UserError
 
 _WORD = "encoder/embeddings/word"
 _LAYER, _OURS = f"mobilebert.encoder.layer.{names.LAYER}", "encoder/layers"
@@ -42,33 +42,23 @@ class _MobileBert(Family):
         # Every way to feed the bottlenecks has its two keys, so none of them is a difference.
         if encoder.block.kind != self.defaults.block.kind:
             return super().refusals(encoder, pad_id)
-        own, block, title = {"block.bottlenecked": QUERIES_KEYS}, encoder.block, f"transformers' {self.title}"
+        own, block = {"block.bottlenecked": QUERIES_KEYS}, encoder.block
         lines = super().refusals(encoder.replace(own), pad_id)
         if block.bottlenecked == "none" and block.inner_width != encoder.width:
-            lines.append(
-                f"the model has model.block.bottlenecked='none', and attention of {title} reads model.block."
-                f"inner_width={block.inner_width} channels, not {encoder.width}; train it with "
-                f"model.block.bottlenecked={QUERIES_KEYS}"
-            )
+            why = f"reads {block.inner_width} channels, not {encoder.width}; train it with {QUERIES_KEYS}"
+            lines.append(self.refusal("block.bottlenecked", "none", why))
         if block.normalization == "layer_norm" and encoder.norm_epsilon != _EPSILON:
-            lines.append(
-                f"the model has model.norm_epsilon={encoder.norm_epsilon}, and {title} computes two of its layer norms "
-                f"with {_EPSILON}; train it with model.norm_epsilon={_EPSILON}"
-            )
+            why = f"has {_EPSILON} in two of its layer norms; train it with {_EPSILON}"
+            lines.append(self.refusal("norm_epsilon", encoder.norm_epsilon, why))
         if encoder.embedded_width == encoder.width:
-            lines.append(
-                f"the model has embeddings of model.width={encoder.width}, and {title} has narrower ones; set "
-                "model.embeddings.width"
-            )
+            lines.append(self.refusal("embeddings.width", encoder.width, "has narrower ones; set another width"))
         return lines
 
     def encoder_config(self, config):
         reads = (config.get("use_bottleneck_attention", False), config.get("key_query_shared_bottleneck", True))
         if reads not in _BOTTLENECKED:
-            raise UserError(
-                f"config.json has use_bottleneck_attention={reads[0]!r} and key_query_shared_bottleneck={reads[1]!r}; "
-                f"bertjax's {self.title} computes one of them only"
-            )
+            why = f"key_query_shared_bottleneck={reads[1]!r} excludes it"
+            raise config_error("use_bottleneck_attention", reads[0], why)
         return super().encoder_config(config).replace({"block.bottlenecked": _BOTTLENECKED[reads]})
 
     def settings(self, encoder, architecture):
@@ -113,19 +103,12 @@ FAMILY = _MobileBert(
     parts={
         POOLER: names.dense("mobilebert.pooler.dense", "encoder/pooler"),
         MLM: (
-            *names.masked_lm(
-                "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"
-            ),
+            *names.masked_lm(*MASKED_LM),
             names.Name("cls.predictions.dense.weight", "heads/mlm/word_rest", transposed=True),
         ),
         NSP: names.dense("cls.seq_relationship", "heads/nsp/classifier"),
     },
-    classes={
-        frozenset({POOLER, MLM, NSP}): "ForPreTraining",
-        frozenset({MLM}): "ForMaskedLM",
-        frozenset({POOLER}): "Model",
-        frozenset(): "Model",
-    },
+    classes={frozenset({POOLER, MLM, NSP}): "ForPreTraining"} | CLASSES,
     task_heads=task_heads(TaskHead("classifier", "mobilebert.pooler.dense", _POOLER)),
     keys=KEYS
     | {

@@ -17,6 +17,7 @@ from bertjax.interop import names
 from bertjax.interop.bert import KEYS_WITHOUT_SEGMENTS
 from bertjax.interop.eurobert import base_of, table_of
 from bertjax.interop.family import ACTIVATIONS, MLM, Family, number
+from bertjax.interop.foreign_settings import config_error
 from bertjax.interop.task_heads import CLS, MEAN, TaskHead, task_heads
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.modern import ModernBlock
@@ -40,6 +41,9 @@ _READ = ("classifier_activation", "layer_types", "rope_parameters", "sliding_win
 
 
 class _ModernBert(Family):
+    # Text Embeddings Inference requires whole numbers.
+    symbol_keys = {"bos": "cls", "cls": "cls", "eos": "sep", "sep": "sep"}
+
     def encoder_config(self, config):
         config = _in_keys_of_transformers_4(config)
         biases = {key: config.get(key, False) for key in _BIASES}
@@ -48,10 +52,7 @@ class _ModernBert(Family):
             raise UserError(f"config.json has {listed}; bertjax's ModernBERT has all of these biases or none")
         encoder = super().encoder_config(config)
         if ACTIVATIONS.get(head := config.get("classifier_activation", "gelu")) != encoder.activation:
-            raise UserError(
-                f"config.json has classifier_activation={quoted(head)}; bertjax's ModernBERT has the activation of its "
-                f"layers in heads too, {encoder.activation}"
-            )
+            raise config_error("classifier_activation", head, f"bertjax has {encoder.activation} in heads too")
         return encoder
 
     def settings(self, encoder, architecture):
@@ -103,44 +104,28 @@ def _in_keys_of_transformers_4(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     settings, rotations = dict(config), table_of(config.get("rope_parameters"))
     if odd := {name: value for name, value in rotations.items() if name not in _BASES}:
-        raise UserError(
-            f"config.json has rope_parameters with {quoted(odd)}; ModernBERT has them for each kind of layer, under "
-            f"{' and '.join(_BASES)}"
-        )
+        raise config_error("rope_parameters", odd, f"ModernBERT has them under {' and '.join(_BASES)}")
     for kind, key in _BASES.items():
         settings |= base_of(rotations.get(kind), key)
     if settings.get("local_rope_theta", 0) is None:  # local layers have the base of the global ones
         settings["local_rope_theta"] = settings.get("global_rope_theta", FAMILY.defaults.block.rotary_base)
     layers = number(config, "num_hidden_layers", FAMILY.defaults.layers)
     if (every := number(config, _PERIOD, FAMILY.defaults.block.global_every)) < 1:
-        raise UserError(f"config.json has {_PERIOD}={every}; bertjax needs 1 or more, and 1 if all layers are global")
+        raise config_error(_PERIOD, every, "bertjax needs 1 or more, and 1 if all layers are global")
     if kinds := config.get("layer_types"):
-        if len(kinds) != layers:
-            raise UserError(
-                f"config.json has {len(kinds)} layer_types and num_hidden_layers={quoted(layers)}; get the file again"
-            )
         periods = [every, *range(1, len(kinds) + 1)]
         fitting = (every for every in periods if kinds == [_kind(place % every) for place in range(len(kinds))])
-        if (every := next(fitting, None)) is None:
-            raise UserError(
-                f"config.json has layer_types={quoted(kinds)}; bertjax's ModernBERT has global layers in one period, "
-                "the first layer among them"
-            )
+        if len(kinds) != layers or (every := next(fitting, None)) is None:
+            raise config_error("layer_types", kinds, f"bertjax has {layers}, of which one in a period is global")
     # transformers lets a token see local_attention // 2 to either side.
     side = number(config, "local_attention", _WINDOW) // 2
     if min(every, layers) == 1:  # no layer is local
         every, side = 1, 0
     elif side < 1:
-        raise UserError(
-            f"config.json has local_attention={config['local_attention']}, with which a token of a local layer sees no "
-            f"other one; bertjax needs 2 or more, or {_PERIOD}=1 if no layer is local"
-        )
+        raise config_error("local_attention", config["local_attention"], f"bertjax needs 2 or more, or {_PERIOD}=1")
     elif config.get("sliding_window") not in (None, side):
-        raise UserError(
-            f"config.json has sliding_window={quoted(config['sliding_window'])}, which transformers 5 computes, and "
-            f"local_attention={config.get('local_attention', _WINDOW)}, which gives {side} to either side in "
-            "transformers 4; remove the wrong one"
-        )
+        why = f"local_attention gives {side} to either side; remove the wrong one"
+        raise config_error("sliding_window", config["sliding_window"], why)
     return settings | {"local_attention": side, _PERIOD: every}
 
 
@@ -195,8 +180,6 @@ FAMILY = _ModernBert(
     fixed={"decoder_bias": True},
     further=_HARMLESS.union(_BIASES, _READ),
     prefix="model.",
-    # Text Embeddings Inference requires whole numbers.
-    symbol_keys={"bos": "cls", "cls": "cls", "eos": "sep", "sep": "sep"},
     decoder="decoder",
     masking_rate=0.3,
     has_flax=False,

@@ -12,8 +12,9 @@ from bertjax.data.tokenizer import Tokenizer, tokenizer_json
 from bertjax.data.tokenizer.layout import layout_of, template
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.interop import names
-from bertjax.interop.bert import KEYS_WITHOUT_SEGMENTS
+from bertjax.interop.bert import CLASSES, KEYS_WITHOUT_SEGMENTS
 from bertjax.interop.family import MLM, POOLER, Family
+from bertjax.interop.foreign_settings import config_error
 from bertjax.interop.task_heads import TaskHead, task_heads
 from bertjax.models import vocabulary
 from bertjax.models.presets import PRESETS
@@ -27,10 +28,7 @@ class _MPNet(Family):
     def encoder_config(self, config):
         encoder = super().encoder_config(config)
         if (rows := encoder.max_positions) <= _FIRST:
-            raise UserError(
-                f"config.json has max_position_embeddings={rows}, of which {self.title} leaves {_FIRST} unused; get "
-                "the file again"
-            )
+            raise config_error("max_position_embeddings", rows, f"{self.title} leaves {_FIRST} unused; get it again")
         return dataclasses.replace(encoder, max_positions=rows - _FIRST)
 
     def settings(self, encoder, architecture):
@@ -72,10 +70,7 @@ class _MPNet(Family):
 
     def to_ours(self, encoder, flat, pad_id):
         if pad_id != _PAD_ID:
-            raise UserError(
-                f"the tokenizer has {pad_id} as the id of its padding, and {self.title} counts positions over all "
-                f"tokens but {_PAD_ID}; get the files of one model"
-            )
+            raise UserError(f"the tokenizer pads with {pad_id}, {self.title} with {_PAD_ID}; get both of one model")
         return encoder, flat
 
 
@@ -107,7 +102,7 @@ FAMILY = _MPNet(
         POOLER: names.dense("mpnet.pooler.dense", "encoder/pooler"),
         MLM: names.masked_lm("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
     },
-    classes={frozenset({MLM}): "ForMaskedLM", frozenset({POOLER}): "Model", frozenset(): "Model"},
+    classes=CLASSES,
     task_heads=task_heads(
         TaskHead("classifier.out_proj", "classifier.dense"), TaskHead("classifier", "mpnet.pooler.dense")
     ),

@@ -147,9 +147,7 @@ def to_tensors(params: Mapping[str, np.ndarray], names: Sequence[Name]) -> dict[
     if unknown := params.keys() - {name.ours for name in names}:
         raise UserError(unnamed(unknown))
     if diverged := sorted(path for path, param in params.items() if not np.isfinite(param).all()):
-        raise UserError(
-            f"the model has values that are not finite in {shorten(diverged)}; take an earlier checkpoint, RUN@STEP"
-        )
+        raise UserError(f"the model has values that are not finite in {shorten(diverged)}; take an earlier RUN@STEP")
     tensors: dict[str, list[np.ndarray]] = {}
     for name in names:
         param = np.asarray(params[name.ours])
@@ -169,8 +167,8 @@ def _expanded(name: Name, layers: Mapping[str, int]) -> list[str]:
 def _checked(theirs: str, tensor: np.ndarray, expected: tuple[int, ...]) -> np.ndarray:
     if tensor.shape != expected:
         raise UserError(
-            f"the checkpoint's {theirs} has shape {list(tensor.shape)}, its config.json and class make it "
-            f"{list(expected)}; get the two files of one model"
+            f"the checkpoint's {theirs} has shape {list(tensor.shape)}, config.json makes it {list(expected)}; "
+            "get the two files of one model"
         )
     if tensor.dtype not in (np.float16, np.float32):
         raise UserError(f"the checkpoint's {theirs} holds {tensor.dtype}; save it as float32")

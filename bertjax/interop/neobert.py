@@ -13,10 +13,10 @@ import numpy as np
 from bertjax.interop import names
 from bertjax.interop.bert import KEYS_WITHOUT_SEGMENTS
 from bertjax.interop.family import MLM, Family
+from bertjax.interop.foreign_settings import config_error
 from bertjax.interop.task_heads import ON_EXAMPLES, TaskHead
 from bertjax.models.config import EncoderConfig
 from bertjax.models.presets import PRESETS
-from bertjax.runtime.errors import UserError, quoted
 
 _LAYER, _OURS = f"model.transformer_encoder.{names.LAYER}", "encoder/layers"
 _ATTENTION = tuple(f"{_OURS}/attention/{name}" for name in ("query", "key", "value"))
@@ -40,15 +40,13 @@ class _NeoBert(Family):
     def refusals(self, encoder, pad_id):
         lines = super().refusals(encoder, pad_id)
         if encoder.feedforward % _MULTIPLE:
-            lines.append(
-                f"the model has model.feedforward={encoder.feedforward}, and NeoBERT's is a multiple of {_MULTIPLE}; "
-                "train it with one"
-            )
+            why = f"has a multiple of {_MULTIPLE}; train it with one"
+            lines.append(self.refusal("feedforward", encoder.feedforward, why))
         return lines
 
     def encoder_config(self, config):
         if str(act := config.get("hidden_act", "SwiGLU")).lower() != "swiglu":
-            raise UserError(f"config.json has hidden_act={quoted(act)}; bertjax's {self.title} computes 'SwiGLU' only")
+            raise config_error("hidden_act", act, f"bertjax's {self.title} computes 'SwiGLU' only")
         encoder = super().encoder_config(config)
         # A gate has a third matrix, so they take 2/3 of the size, rounded up.
         hidden = 2 * encoder.feedforward // 3

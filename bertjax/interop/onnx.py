@@ -61,8 +61,8 @@ def write(path: Path, export: Export) -> list[str]:
     check_place(path)
     if export.encoder.direction != BIDIRECTIONAL:
         raise UserError(
-            f"the model has model.direction={export.encoder.direction}, and bertjax writes ONNX of {BIDIRECTIONAL} "
-            "models only; convert it to a folder of transformers"
+            f"the model has model.direction={export.encoder.direction}, and only {BIDIRECTIONAL} models become ONNX; "
+            "convert it to a folder of transformers"
         )
     export, notes = task_heads.with_temperature(families.with_published_ids(export))
     reading = reading_of(export)
@@ -83,10 +83,7 @@ def write(path: Path, export: Export) -> list[str]:
 def check_place(path: Path) -> None:
     """Raise UserError if another model's weights are where this file would put its own."""
     if weights_of(path).exists():
-        raise UserError(
-            f"{weights_of(path)} exists, and {path.name} would read its weights from it; remove it, or choose another "
-            "name"
-        )
+        raise UserError(f"{weights_of(path)} exists, from which {path.name} would read its weights; remove it")
 
 
 def weights_of(path: Path) -> Path:
@@ -116,10 +113,8 @@ def _export(source: Path, path: Path, export: Export, reading: Reading, names: t
 
     kind = load_json(source / huggingface.CONFIG)["model_type"]
     if kind not in transformers.CONFIG_MAPPING:
-        raise UserError(
-            f"transformers {transformers.__version__} has no class of {kind}, which ONNX is exported from; "
-            "pip install --upgrade transformers"
-        )
+        version = transformers.__version__
+        raise UserError(f"transformers {version} has no class of {kind} for ONNX; pip install --upgrade transformers")
     # Without this, BERT-like classes would add an untrained pooler. Other families do not accept the argument.
     choices = {"add_pooling_layer": False} if kind in _WITH_POOLER else {}
     # Eager attention traces to one graph for any number of rows and tokens.
@@ -252,16 +247,15 @@ def description_of(export: Export) -> Description:
     Raises:
       UserError: the objective of a fine-tuned head is a user's own.
     """
-    tokenizer, longest = export.tokenizer, export.lengths.example
-    term = next((term for term in task_heads.TERMS if term in export.params.get("heads", {})), "")
-    if not term or export.is_embedder:
-        return Description(EMBEDDING, longest, tokenizer.pad_id, pads_left=tokenizer.cls_last)
-    objective, examples = task_heads.objective_of(export.settings, term), from_dict(export.read_settings).task.examples
+    heads = () if export.is_embedder else export.params.get("heads", {})
+    term = next((term for term in task_heads.TERMS if term in heads), None)
+    objective = task_heads.objective_of(export.settings, term) if term else {}
+    examples = from_dict(export.read_settings).task.examples if term else None
     return Description(
-        task=term,
-        max_tokens=longest,
-        pad_id=tokenizer.pad_id,
-        pads_left=tokenizer.cls_last,
+        task=term or EMBEDDING,
+        max_tokens=export.lengths.example,
+        pad_id=export.tokenizer.pad_id,
+        pads_left=export.tokenizer.cls_last,
         labels=tuple(objective.get("classes", ())),
         examples={name: getattr(examples, name) for name in _COLUMNS if hasattr(examples, name)},
         threshold=objective.get("threshold"),

@@ -57,19 +57,9 @@ class Reading:
     heads: Mapping[str, Head]
     is_normalized: bool = False
 
-    @property
-    def _needed(self) -> set[str]:
-        return {*self.outputs, *(head.source for head in self.heads.values())}
-
-    @property
-    def has_pooler(self) -> bool:
-        """Whether any output is, or is computed from, the pooled [CLS]."""
-        return POOLED in self._needed
-
-    @property
-    def has_mean(self) -> bool:
-        """Whether any output is, or is computed from, the mean hidden state."""
-        return SENTENCE in self._needed
+    def needs(self, source: str) -> bool:
+        """Return whether any output is, or is computed from, this one."""
+        return source in {*self.outputs, *(head.source for head in self.heads.values())}
 
     def is_per_token(self, output: str) -> bool:
         """Whether an output has shape [B, T, ...]; its values at padding are meaningless."""
@@ -126,9 +116,9 @@ def values(export: Export, reading: Reading, batch: Mapping[str, np.ndarray]) ->
     arrays = (batch[name] for name in _ENCODED)
     encoded = jax.jit(Encoder(config).apply)({"params": encoder}, *arrays)
     outputs = {HIDDEN: encoded.hidden}
-    if reading.has_pooler:
+    if reading.needs(POOLED):
         outputs[POOLED] = encoded.pooled_BND[:, 0]
-    if reading.has_mean:
+    if reading.needs(SENTENCE):
         mean_BD = mean_of_examples(encoded.hidden, batch["examples_BT"], slots=1)[:, 0]
         outputs[SENTENCE] = l2_normalize(mean_BD) if reading.is_normalized else mean_BD
     for name, (head, source, *_) in reading.heads.items():

@@ -11,11 +11,11 @@ import dataclasses
 import numpy as np
 
 from bertjax.interop import names
-from bertjax.interop.bert import FIXED, KEYS
+from bertjax.interop.bert import CLASSES, FIXED, KEYS
 from bertjax.interop.family import MLM, POOLER, Family
+from bertjax.interop.foreign_settings import config_error
 from bertjax.interop.task_heads import TaskHead, task_heads
 from bertjax.models.config import EncoderConfig
-from bertjax.runtime.errors import UserError
 
 _POSITION, _SEGMENT = "encoder/embeddings/position", "encoder/embeddings/segment"
 
@@ -26,25 +26,18 @@ class _Roberta(Family):
         has_tables = encoder.embeddings.kind == self.defaults.embeddings.kind
         lines = super().refusals(_without_offset(encoder).replace(theirs if has_tables else {}), pad_id)
         if (offset := encoder.embeddings.position_offset) <= pad_id:
-            lines.append(
-                f"the model has model.embeddings.position_offset={offset} and {pad_id} as the id of its padding, and "
-                f"transformers' {self.title} counts positions from row {pad_id + 1} on"
-            )
+            why = f"counts positions from row {pad_id + 1} on"
+            lines.append(self.refusal("embeddings.position_offset", offset, why))
         return lines
 
     def encoder_config(self, config):
         encoder = super().encoder_config(config)
         if not encoder.embeddings.segments:
-            raise UserError(f"config.json has type_vocab_size=0; transformers' {self.title} needs at least one row")
-        pad_id = config.get("pad_token_id", 1)
-        if type(pad_id) is not int or not 0 <= pad_id < encoder.max_positions - 1:
-            raise UserError(
-                f"config.json has pad_token_id={pad_id!r}, after which {self.title} counts its "
-                f"{encoder.max_positions} rows of positions; get the file again"
-            )
-        offset = pad_id + 1
-        rows = encoder.max_positions - offset
-        return encoder.replace({"embeddings.position_offset": offset, "max_positions": rows})
+            raise config_error("type_vocab_size", 0, f"transformers' {self.title} needs at least one row")
+        pad_id, rows = config.get("pad_token_id", 1), encoder.max_positions
+        if type(pad_id) is not int or not 0 <= pad_id < rows - 1:
+            raise config_error("pad_token_id", pad_id, f"{self.title} counts its {rows} rows after it; get it again")
+        return encoder.replace({"embeddings.position_offset": pad_id + 1, "max_positions": rows - pad_id - 1})
 
     def settings(self, encoder, architecture):
         rows = encoder.max_positions + encoder.embeddings.position_offset
@@ -60,10 +53,7 @@ class _Roberta(Family):
 
     def to_ours(self, encoder, flat, pad_id):
         if (first := encoder.embeddings.position_offset) != pad_id + 1:
-            raise UserError(
-                f"config.json has pad_token_id={first - 1}, from which {self.title} counts its "
-                f"positions, and the tokenizer's padding is {pad_id}; get the files of one model"
-            )
+            raise config_error("pad_token_id", first - 1, f"the tokenizer has {pad_id}; get the files of one model")
         # Any byte counts, -0.0 included, so that the way back restores every bit.
         if encoder.embeddings.segments > 1 or any(flat[_SEGMENT].tobytes()):
             return encoder, flat
@@ -85,7 +75,7 @@ FAMILY = _Roberta(
         POOLER: names.dense("roberta.pooler.dense", "encoder/pooler"),
         MLM: names.masked_lm("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
     },
-    classes={frozenset({MLM}): "ForMaskedLM", frozenset({POOLER}): "Model", frozenset(): "Model"},
+    classes=CLASSES,
     task_heads=task_heads(
         TaskHead("classifier.out_proj", "classifier.dense"), TaskHead("classifier", "roberta.pooler.dense")
     ),

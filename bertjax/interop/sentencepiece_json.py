@@ -29,6 +29,9 @@ _BYTE_SPELLED = {
     "behavior": "MergedWithPrevious",
     "invert": False,
 }
+# The start of each file, and the flags of its special symbols.
+_START = {"version": "1.0", "truncation": None, "padding": None}
+_FLAGS = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
 
 
 def describe(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
@@ -42,17 +45,14 @@ def describe(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
     pieces, kind = model.pieces, model.trainer_spec.model_type
     byte_fallback = any(piece.type == _BYTE for piece in pieces)
     described = _unigram(pieces) if kind == _UNIGRAM else _bpe(pieces, merging=kind == _BPE)
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     # Only the start of a text gets a space: text directly after a special symbol continues a word.
     spaces = {"type": "Metaspace", "replacement": WORD_START, "prepend_scheme": "first", "split": False}
     splits = [_BYTE_SPELLED] if byte_fallback and kind == _UNIGRAM else []
     decoded = {"type": "Metaspace", "replacement": WORD_START, "prepend_scheme": "always", "split": False}
     return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
+        **_START,
         "added_tokens": [
-            {"id": i, "content": piece.piece, **flags, "special": True}
+            {"id": i, "content": piece.piece, **_FLAGS, "special": True}
             for i, piece in enumerate(pieces)
             if piece.type in (_UNKNOWN, _CONTROL)
         ],
@@ -86,22 +86,25 @@ def _check(model) -> None:
         )
 
 
+def _rules(model) -> list[dict]:
+    """Return the step with a model's own rules, if it has some."""
+    rules = model.normalizer_spec.precompiled_charsmap
+    return [{"type": "Precompiled", "precompiled_charsmap": base64.b64encode(rules).decode()}] if rules else []
+
+
+def _replace(pattern: str, content: str, kind: str = "Regex") -> dict:
+    return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
+
+
 def _normalizers(tokenizer: SentencePieceTokenizer) -> list[dict]:
-    rules = tokenizer.description.normalizer_spec.precompiled_charsmap
-    steps = []
-    if tokenizer.normalizer == "nfc" or rules:
-        # The library applies the rules to one grapheme at a time, and only to short ones: composing first makes three
-        # jamo one character.
-        steps.append({"type": "NFC"})
-    if rules:
-        steps.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(rules).decode()})
+    rules = _rules(tokenizer.description)
+    # The library applies the rules to one grapheme at a time, and only to short ones: composing first makes three jamo
+    # one character.
+    composed = [{"type": "NFC"}] if tokenizer.normalizer == "nfc" or rules else []
     # The library's Metaspace adds no ▁ to a text that starts with a space or with ▁. SentencePiece always adds one: a
     # leading space already stands for it, and a leading ▁ is doubled here.
     replaced = ((f"[ {WORD_START}]+\\z", ""), (" {2,}", " "), (rf"\A{WORD_START}", 2 * WORD_START))
-    return [
-        *steps,
-        *({"type": "Replace", "pattern": {"Regex": pattern}, "content": content} for pattern, content in replaced),
-    ]
+    return [*composed, *rules, *(_replace(pattern, content) for pattern, content in replaced)]
 
 
 def _unigram(pieces) -> dict[str, Any]:
@@ -172,13 +175,10 @@ def describe_published(path: Path, family: str, settings: Mapping[str, Any]) -> 
     # SentencePiece never splits user-defined pieces. transformers gets the same from non-special added tokens.
     whole = {piece.piece: False for piece in model.pieces if piece.type == _USER_DEFINED}
     added = whole | special | {symbol: True for symbol in _OWN_SYMBOLS[family] if symbol in ids}
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
+        **_START,
         "added_tokens": [
-            {"id": ids[symbol], "content": symbol, **flags, "lstrip": symbol in MASKS, "special": is_special}
+            {"id": ids[symbol], "content": symbol, **_FLAGS, "lstrip": symbol in MASKS, "special": is_special}
             for symbol, is_special in sorted(added.items(), key=lambda item: ids[item[0]])
         ],
         "normalizer": {"type": "Sequence", "normalizers": _published_normalizers(model, family, settings)},
@@ -218,24 +218,16 @@ def _ends_in_number_comma(piece: str) -> bool:
 
 
 def _published_normalizers(model, family: str, settings: Mapping[str, Any]) -> list[dict]:
-    rules = model.normalizer_spec.precompiled_charsmap
-    normalizers = []
-    if rules:
-        normalizers.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(rules).decode()})
-
-    def replace(pattern: dict, content: str) -> dict:
-        return {"type": "Replace", "pattern": pattern, "content": content}
-
-    blanks = {"Regex": " {2,}"}
+    rules, blanks = _rules(model), " {2,}"
     if family == "deberta-v2":
         first = [{"type": "Lowercase"}] if settings.get("do_lower_case") else []
         strip = {"type": "Strip", "strip_left": True, "strip_right": True}
-        return [*first, strip, *normalizers, replace(blanks, " ")]
+        return [*first, strip, *rules, _replace(blanks, " ")]
     if family not in _LOWERCASE_DEFAULT:
-        return [*normalizers, {"type": "Strip", "strip_left": False, "strip_right": True}, replace(blanks, WORD_START)]
-    first = [replace({"String": quotes}, '"') for quotes in ("``", "''")]
+        return [*rules, {"type": "Strip", "strip_left": False, "strip_right": True}, _replace(blanks, WORD_START)]
+    first = [_replace(quotes, '"', kind="String") for quotes in ("``", "''")]
     if not settings.get("keep_accents", False):
         first += [{"type": "NFKD"}, {"type": "StripAccents"}]
     if settings.get("do_lower_case", _LOWERCASE_DEFAULT[family]):
         first.append({"type": "Lowercase"})
-    return [*first, *normalizers, replace(blanks, " ")]
+    return [*first, *rules, _replace(blanks, " ")]

@@ -14,17 +14,14 @@ import numpy as np
 from bertjax.config.export import Export
 from bertjax.data.labeled.questions import Questions
 from bertjax.interop import names
+from bertjax.interop.foreign_settings import config_error
 from bertjax.interop.names import ENCODER_ONLY, Name
-from bertjax.runtime.errors import UserError, quoted
+from bertjax.runtime.errors import UserError
 
 CLASSIFICATION, MULTI_LABEL, REGRESSION, TAGGING = "classification", "multi_label", "regression", "tagging"
 SPAN, CHOICE = "span", "multiple_choice"
-SEQUENCE, TOKENS, QUESTIONS, CHOICES = (
-    "ForSequenceClassification",
-    "ForTokenClassification",
-    "ForQuestionAnswering",
-    "ForMultipleChoice",
-)
+SEQUENCE, TOKENS = "ForSequenceClassification", "ForTokenClassification"
+QUESTIONS, CHOICES = "ForQuestionAnswering", "ForMultipleChoice"
 # {head: (the objective that trains it, the kind of examples that it predicts from)}
 _TRAINED_BY = {
     CLASSIFICATION: ("classification", {"kind": "labeled_text"}),
@@ -54,12 +51,7 @@ ACTIVATION_FUNCTIONS = {
 }
 # Heads whose logits stand for named classes.
 _NAMED = (CLASSIFICATION, MULTI_LABEL, TAGGING)
-PIPELINES = {
-    CLASSIFICATION: "text-classification",
-    MULTI_LABEL: "text-classification",
-    REGRESSION: "text-classification",
-    TAGGING: "token-classification",
-}
+PIPELINES = dict.fromkeys(ON_EXAMPLES, "text-classification") | {TAGGING: "token-classification"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,9 +83,7 @@ class TaskHead:
         """Raise UserError if a `config.json` asks for a head that bertjax does not compute."""
         for key, (value, default) in self.settings.items():
             if (other := config.get(key, default)) != value:
-                raise UserError(
-                    f"config.json has {key}={quoted(other)}, and bertjax's head computes {value!r} only; {ENCODER_ONLY}"
-                )
+                raise config_error(key, other, f"bertjax's head computes {value!r} only; {ENCODER_ONLY}")
         self.pooling_of(config)
 
     def pooling_of(self, config: Mapping[str, Any]) -> str:
@@ -104,10 +94,8 @@ class TaskHead:
         """
         theirs = config.get(self.pooling, next(iter(self.poolings)))
         if theirs not in self.poolings:
-            raise UserError(
-                f"config.json has {self.pooling}={quoted(theirs)}, and bertjax's head computes "
-                f"{' and '.join(self.poolings)} only; {ENCODER_ONLY}"
-            )
+            known = " and ".join(self.poolings)
+            raise config_error(self.pooling, theirs, f"bertjax's head computes {known} only; {ENCODER_ONLY}")
         return self.poolings[theirs]
 
 
@@ -148,9 +136,8 @@ def settings_of(export_settings: Mapping[str, Any], term: str, head: TaskHead) -
     theirs = {ours: value for value, ours in head.poolings.items()}
     if pooling not in theirs:
         raise UserError(
-            f"the head {term} was trained with objective.pooling={pooling!r}, and the classes of transformers compute "
-            f"{' and '.join(map(repr, theirs))} only; fine-tune with objective.pooling={CLS}, convert to ONNX, or "
-            f"{ENCODER_ONLY}"
+            f"the head {term} has objective.pooling={pooling!r}, and transformers has only {' and '.join(theirs)}; "
+            f"fine-tune with objective.pooling={CLS}, convert to ONNX, or {ENCODER_ONLY}"
         )
     if head.pooling:
         settings[head.pooling] = theirs[pooling]
@@ -190,10 +177,9 @@ def objective_of(export_settings: Mapping[str, Any], term: str) -> Mapping[str, 
       UserError: another objective trained it, such as a user's own.
     """
     objective, kind = first_objective(export_settings), _TRAINED_BY[term][0]
-    if objective.get("kind") != kind:
+    if (own := objective.get("kind")) != kind:
         raise UserError(
-            f"the head {term} was trained by objective.kind={objective.get('kind')!r}, and other libraries have a head "
-            f"only for that of {kind}; {ENCODER_ONLY}"
+            f"the head {term} was trained by objective.kind={own!r}, and transformers has only {kind}; {ENCODER_ONLY}"
         )
     return objective
 
@@ -245,15 +231,13 @@ def term_of(heads: Mapping[str, TaskHead], stem: str, config: Mapping[str, Any])
     # One class serves classification, label sets and regression; `problem_type` tells them apart.
     if terms != list(_PROBLEMS):
         return next(iter(terms), None)
-    problem = config.get("problem_type")
-    if problem in (None, _PROBLEMS[CLASSIFICATION]):
-        return REGRESSION if _has_one_label(config) else CLASSIFICATION
+    problem = config.get("problem_type") or _PROBLEMS[CLASSIFICATION]
     if problem not in _PROBLEMS.values():
-        raise UserError(
-            f"config.json has problem_type={quoted(problem)}; bertjax converts {' and '.join(_PROBLEMS.values())}; "
-            f"{ENCODER_ONLY}"
-        )
-    return next(term for term, name in _PROBLEMS.items() if name == problem)
+        known = " and ".join(_PROBLEMS.values())
+        raise config_error("problem_type", problem, f"bertjax converts {known}; {ENCODER_ONLY}")
+    has_one_label = len(_labels(config) or ()) == 1 or config.get("num_labels") == 1
+    term = next(term for term, name in _PROBLEMS.items() if name == problem)
+    return REGRESSION if term == CLASSIFICATION and has_one_label else term
 
 
 def task_of(config: Mapping[str, Any], term: str, head: TaskHead, outputs: int, longest: int) -> dict[str, Any]:
@@ -281,10 +265,7 @@ def task_of(config: Mapping[str, Any], term: str, head: TaskHead, outputs: int, 
         objective["pooling"] = head.pooling_of(config)
     if term in _NAMED:
         if len(labels) != outputs or len(set(labels)) != outputs:
-            raise UserError(
-                f"config.json has {len(set(labels))} different labels in id2label, and the head has {outputs} logits; "
-                "give each logit a label of its own"
-            )
+            raise config_error("id2label", labels, f"the head has {outputs} logits; give each a label of its own")
         objective["classes"] = labels
     if term == REGRESSION and config.get("problem_type") != _PROBLEMS[REGRESSION]:
         objective["activation"] = _activation_of(config)
@@ -305,10 +286,6 @@ def of_cross_encoder(activation: str) -> dict[str, Any]:
     return {_CROSS_ENCODER: {"activation_fn": activation}}
 
 
-def _has_one_label(config: Mapping[str, Any]) -> bool:
-    return len(_labels(config) or ()) == 1 or config.get("num_labels") == 1
-
-
 def _activation_of(config: Mapping[str, Any]) -> str:
     """Return the activation of a cross-encoder's logit, `identity` or `sigmoid`.
 
@@ -319,9 +296,7 @@ def _activation_of(config: Mapping[str, Any]) -> str:
     name = str(named or "Sigmoid").rpartition(".")[2].lower()
     if name not in ACTIVATION_FUNCTIONS:
         known = " and ".join(ACTIVATION_FUNCTIONS)
-        raise UserError(
-            f"config.json has the activation {quoted(named)} of its logit; bertjax has {known}; {ENCODER_ONLY}"
-        )
+        raise config_error("activation_fn", named, f"bertjax has {known} for a logit; {ENCODER_ONLY}")
     return name
 
 
@@ -333,9 +308,7 @@ def outputs_of(tensors: Mapping[str, np.ndarray], head: TaskHead) -> int:
     """
     bias = tensors.get(f"{head.logits}.bias")
     if bias is None or bias.ndim != 1:
-        raise UserError(
-            f"the checkpoint lacks {head.logits}.bias, the head of its class; download it again, or {ENCODER_ONLY}"
-        )
+        raise UserError(f"the checkpoint lacks {head.logits}.bias, the head of its class; {ENCODER_ONLY}")
     return len(bias)
 
 
@@ -344,5 +317,5 @@ def _labels(config: Mapping[str, Any]) -> list[str] | None:
     if not (labels := config.get("id2label")):
         return None
     if sorted(map(int, labels)) != list(range(len(labels))):
-        raise UserError(f"config.json has id2label for {quoted(list(labels))}; number the labels from 0 without a gap")
+        raise config_error("id2label", list(labels), "number the labels from 0 without a gap")
     return [str(label) for _, label in sorted(labels.items(), key=lambda item: int(item[0]))]

@@ -23,6 +23,12 @@ _SENTENCEPIECE, _BYTE_VOCAB, _MERGES = "tokenizer.model", "vocab.json", "merges.
 # This class runs a tokenizer.json as it is. `BertTokenizerFast` would override the normalizer.
 _CLASS = "PreTrainedTokenizerFast"
 _BOUNDS = ("bos", "eos")  # symbols that a folder may declare and examples do not use
+# {setting of BERT's tokenizers: its name in their normalizer}
+_BERT_KEYS = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
 _USED = ("unk", "sep", "pad", "cls", "mask")  # symbols that examples use
 
 
@@ -127,9 +133,7 @@ def _read(folder: Path, lowercase: bool) -> Found:
     has_segments = own.gives_segments and (layout is None or layout.segment > 0)
     if kind == _SENTENCEPIECE:
         if lowercase:
-            raise UserError(
-                f"{folder} has do_lower_case=True, and {_SENTENCEPIECE} normalizes by itself; train another"
-            )
+            raise UserError(f"{folder} has do_lower_case=True, which {_SENTENCEPIECE} does not follow; train another")
         return Found(_read_sentencepiece(folder, description, files), notes, has_segments)
     if not is_json:
         description, more = _described(folder, kind, own)
@@ -138,10 +142,7 @@ def _read(folder: Path, lowercase: bool) -> Found:
     notes += [*more, *(own.notes if is_json else ())]
     layout = layout_of(description.get("post_processor"))
     if not layout and is_json:
-        notes.append(
-            f"{MODEL} has no template of special tokens: texts are laid out as [CLS] A [SEP], and without symbols in "
-            "transformers 4"
-        )
+        notes.append(f"{MODEL} has no template: texts are laid out as [CLS] A [SEP], without symbols in transformers 4")
     # Older files have no template: the class lays out pairs.
     separators = layout.separators if layout else 1 if is_json else own.facts.separators
     # Classes of BERT override the normalizer of a tokenizer.json with their own settings.
@@ -205,10 +206,7 @@ def _kind_of(folder: Path, description: dict[str, Any], files: foreign_tokenizer
     for name in kinds:
         if (folder / name).exists():
             return name
-    raise UserError(
-        f"{folder} holds no tokenizer ({MODEL}, {VOCAB}, {_BYTE_VOCAB} with {_MERGES}, {_SENTENCEPIECE}, "
-        f"{', '.join(kinds[:2])} or {kinds[2]}); download it beside the weights"
-    )
+    raise UserError(f"{folder} holds no tokenizer, such as {MODEL} or {VOCAB}; download it beside the weights")
 
 
 def _described(folder: Path, kind: str, own: TokenizerClass) -> tuple[dict[str, Any], list[str]]:
@@ -225,8 +223,7 @@ def _described(folder: Path, kind: str, own: TokenizerClass) -> tuple[dict[str, 
     pieces, normalizer = description["model"]["vocab"], description["normalizer"]["normalizers"][-1]
     if not any(piece.startswith(wordpiece.PREFIX) for piece in pieces) and any(WORD_START in p for p in pieces):
         raise UserError(
-            f"{folder / VOCAB} has pieces of SentencePiece ({WORD_START}), as that of KoBertTokenizer, and is not "
-            "BERT's; use a checkpoint with a tokenizer.json"
+            f"{folder / VOCAB} has pieces of SentencePiece ({WORD_START}), as KoBERT's; use a checkpoint with a {MODEL}"
         )
     normalizer |= _normalization(settings)
     # Unlike `wordpiece.from_vocab`, the fast classes of transformers do not compose characters (NFC) first. If accents
@@ -259,8 +256,7 @@ def _read_sentencepiece(folder: Path, description: dict, files: foreign_tokenize
     for symbol, piece in files.roles.items():
         if piece != (own := tokenizer.piece(getattr(tokenizer, f"{symbol[1:-1].lower()}_id"))):
             raise UserError(
-                f"{folder} declares {quoted(piece)} as its {symbol}, and {_SENTENCEPIECE} has {quoted(own)}; get the "
-                "files of one tokenizer"
+                f"{folder} declares {quoted(piece)} as {symbol}, {_SENTENCEPIECE} {quoted(own)}; get both again"
             )
     steps = (description.get("normalizer") or {}).get("normalizers", [])
     rules = tokenizer.description.normalizer_spec.precompiled_charsmap
@@ -283,8 +279,7 @@ def _laid_out(description: dict, layout: Layout | None, separators: int, path: s
 
 def _normalization(settings: dict) -> dict[str, bool]:
     """Return the settings of `BertNormalizer` as BERT's classes set them; accents follow the case by default."""
-    lowercase = settings.get("do_lower_case", True)
-    accents = settings.get("strip_accents")
+    lowercase, accents = settings.get("do_lower_case", True), settings.get("strip_accents")
     return {
         "lowercase": lowercase,
         "strip_accents": lowercase if accents is None else accents,
@@ -302,15 +297,7 @@ def _bert_settings(description: dict) -> dict[str, Any]:
     """Return the settings that make `BertTokenizer` normalize like this description."""
     normalizer = description["normalizer"]
     steps = [step for step in normalizer.get("normalizers", [normalizer]) if step["type"] == "BertNormalizer"]
-    return {
-        key: step[name]
-        for step in steps
-        for key, name in (
-            ("do_lower_case", "lowercase"),
-            ("strip_accents", "strip_accents"),
-            ("tokenize_chinese_chars", "handle_chinese_chars"),
-        )
-    }
+    return {key: step[name] for step in steps for key, name in _BERT_KEYS.items()}
 
 
 def load_if_there(path: Path) -> dict[str, Any]:

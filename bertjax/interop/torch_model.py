@@ -4,7 +4,7 @@ Heads are the same function in every family, so they are built from bertjax's pa
 classes. Importing this file needs PyTorch.
 """
 
-import functools
+import collections
 from collections.abc import Mapping
 
 import numpy as np
@@ -17,10 +17,10 @@ from bertjax.models import vocabulary
 from bertjax.models.config import EncoderConfig
 
 _ACTIVATIONS = {
-    "gelu": functional.gelu,
-    "gelu_tanh": functools.partial(functional.gelu, approximate="tanh"),
-    "tanh": torch.tanh,
-    "relu": functional.relu,
+    "gelu": torch.nn.GELU(),
+    "gelu_tanh": torch.nn.GELU(approximate="tanh"),
+    "tanh": torch.nn.Tanh(),
+    "relu": torch.nn.ReLU(),
 }
 
 
@@ -39,7 +39,7 @@ class TorchModel(torch.nn.Module):
         self.encoder, self.reading, self.inputs = encoder, reading, inputs
         self.is_cls_last = export.tokenizer.cls_last
         params = vocabulary.cut(export.params, export.encoder)
-        has_pooler = reading.has_pooler and export.encoder.block.has_pooler
+        has_pooler = reading.needs(POOLED) and export.encoder.block.has_pooler
         self.pooler = _dense(params["encoder"]["pooler"]) if has_pooler else None
         self.pooler_activation = _ACTIVATIONS[export.encoder.pooler_activation]
         word_VE = encoder.get_input_embeddings()
@@ -57,10 +57,10 @@ class TorchModel(torch.nn.Module):
             mask_BT = mask_BT.to(self.encoder.dtype)
         hidden_BTD = self.encoder(**named | {"attention_mask": mask_BT}, return_dict=True).last_hidden_state
         outputs = {HIDDEN: hidden_BTD}
-        if self.reading.has_pooler:
+        if self.reading.needs(POOLED):
             state_BD = self._cls(hidden_BTD, named["attention_mask"])
             outputs[POOLED] = state_BD if self.pooler is None else self.pooler_activation(self.pooler(state_BD))
-        if self.reading.has_mean:
+        if self.reading.needs(SENTENCE):
             mean_BD = _mean(hidden_BTD, mask_BT)
             outputs[SENTENCE] = functional.normalize(mean_BD) if self.reading.is_normalized else mean_BD
         for name, (head, source, column, is_late) in self.reading.heads.items():
@@ -86,20 +86,18 @@ def _mean(values_BTC: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
     return (values_BTC * mask_BT1).sum(1) / mask_BT1.sum(1)
 
 
-class _Transformed(torch.nn.Module):
-    """`bertjax.models.heads.transformed` in PyTorch: dense, activation, norm."""
+def _steps(**modules: torch.nn.Module) -> torch.nn.Sequential:
+    return torch.nn.Sequential(collections.OrderedDict(modules))
 
-    def __init__(self, params: Mapping, config: EncoderConfig):
-        super().__init__()
-        self.transform, self.activation = _dense(params["transform"]), _ACTIVATIONS[config.activation]
-        norm = params["norm"]
-        self.norm = torch.nn.LayerNorm(len(norm["scale"]), eps=config.norm_epsilon, bias="bias" in norm)
-        self.norm.weight.data = _tensor(norm["scale"])
-        if "bias" in norm:
-            self.norm.bias.data = _tensor(norm["bias"])
 
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        return self.norm(self.activation(self.transform(states)))
+def _transformed(params: Mapping, config: EncoderConfig) -> torch.nn.Sequential:
+    """Return `bertjax.models.heads.transformed` in PyTorch: dense, activation, norm."""
+    scale, bias = params["norm"]["scale"], params["norm"].get("bias")
+    norm = torch.nn.LayerNorm(len(scale), eps=config.norm_epsilon, bias=bias is not None)
+    norm.weight.data = _tensor(scale)
+    if bias is not None:
+        norm.bias.data = _tensor(bias)
+    return _steps(transform=_dense(params["transform"]), activation=_ACTIVATIONS[config.activation], norm=norm)
 
 
 class _MaskedLM(torch.nn.Module):
@@ -107,7 +105,7 @@ class _MaskedLM(torch.nn.Module):
 
     def __init__(self, params: Mapping, config: EncoderConfig, word_VE: torch.nn.Embedding):
         super().__init__()
-        self.transformed = _Transformed(params, config) if "transform" in params else torch.nn.Identity()
+        self.transformed = _transformed(params, config) if "transform" in params else torch.nn.Identity()
         self.word_VE, self.bias_V = word_VE, torch.nn.Parameter(_tensor(params["word_bias"]))
         self.rest_VE = torch.nn.Parameter(_tensor(params["word_rest"])) if "word_rest" in params else None
 
@@ -118,27 +116,19 @@ class _MaskedLM(torch.nn.Module):
         return functional.linear(self.transformed(hidden_BTD), weight_VE, self.bias_V)
 
 
-class _TwoLayers(torch.nn.Module):
-    """`DetectionHead` and `HiddenLayerHead` in PyTorch."""
-
-    def __init__(self, params: Mapping, config: EncoderConfig):
-        super().__init__()
-        self.transform, self.classifier = _dense(params["transform"]), _dense(params["classifier"])
-        self.activation = _ACTIVATIONS[config.activation]
-
-    def forward(self, hidden_BTD: torch.Tensor) -> torch.Tensor:
-        return self.classifier(self.activation(self.transform(hidden_BTD)))
-
-
 def _head(params: Mapping, config: EncoderConfig, word_VE: torch.nn.Embedding) -> torch.nn.Module:
     if "word" in params:  # `DecoderHead`
         return _dense({"kernel": params["word"].T} | ({"bias": params["word_bias"]} if "word_bias" in params else {}))
     if "word_bias" in params:
         return _MaskedLM(params, config, word_VE)
     if "norm" in params:  # `LabelHead`
-        return torch.nn.Sequential(_Transformed(params, config), _dense(params["classifier"]))
-    if "transform" in params:
-        return _TwoLayers(params, config)
+        return torch.nn.Sequential(_transformed(params, config), _dense(params["classifier"]))
+    if "transform" in params:  # `DetectionHead` and `HiddenLayerHead`
+        return _steps(
+            transform=_dense(params["transform"]),
+            activation=_ACTIVATIONS[config.activation],
+            classifier=_dense(params["classifier"]),
+        )
     return _dense(params.get("classifier", params))
 
 

@@ -143,9 +143,7 @@ def _read_shards(index: Path, read_file: Callable[[Path], dict[str, np.ndarray]]
         shard = read_file(path)
         expected = {tensor for tensor, shard_name in shard_of.items() if shard_name == name}
         if differing := sorted(expected ^ shard.keys()):
-            raise UserError(
-                f"{path} and {index.name} differ in {quoted(differing[0])}; download the files of one checkpoint"
-            )
+            raise UserError(f"{path} and {index.name} differ in {quoted(differing[0])}; download both again")
         tensors |= shard
     return tensors
 
@@ -161,9 +159,7 @@ def _array(path: Path, name: str, tensor: dict) -> np.ndarray:
     if tensor["dtype"] == "BF16":
         return _widen_bfloat16(np.frombuffer(tensor["data"], "<u2")).reshape(tensor["shape"])
     if tensor["dtype"] not in _DTYPES:
-        raise UserError(
-            f"{path}: {quoted(name)} holds {tensor['dtype']}, which bertjax does not read; save the weights as float32"
-        )
+        raise UserError(f"{path}: {quoted(name)} holds {tensor['dtype']}, which bertjax does not read; save float32")
     return np.frombuffer(tensor["data"], _DTYPES[tensor["dtype"]]).reshape(tensor["shape"])
 
 
@@ -202,9 +198,7 @@ def _read_pickle(path: Path) -> dict[str, np.ndarray]:
         problem = f"is not a PyTorch state dict ({reason(error)})"
     except Exception as error:  # PyTorch raises whatever its reader meets in a damaged file
         if isinstance(error, MemoryError) or "allocate memory" in str(error):
-            raise UserError(
-                f"{path} does not fit into memory; free some, or get the checkpoint as {SAFETENSORS}"
-            ) from None
+            raise UserError(f"{path} does not fit into memory; free some, or get it as {SAFETENSORS}") from None
         # Its message is not shown: it advises `weights_only=False`, which runs what the file names.
         problem = "is damaged"
     raise UserError(f"{path} {problem}; download it again, or get the checkpoint as {SAFETENSORS}")

@@ -139,8 +139,7 @@ def check_open_files(limits: Limits) -> None:
         return
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise UserError(
-            f"--max-connections={limits.connections} needs {needed} open files, and this process may open {hard}; "
-            "lower it, or raise the limit (ulimit -n)"
+            f"--max-connections={limits.connections} needs {needed} open files of {hard}; lower it, or raise ulimit -n"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 

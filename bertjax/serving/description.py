@@ -91,8 +91,7 @@ class Description:
         """
         if missing := [name for name in (DESCRIPTION, TOKENIZER) if name not in metadata]:
             raise UserError(
-                f"{path} has no {missing[0]} in its metadata, so labels and tokenizer are unknown; write it with "
-                "bertjax convert --from=MODEL --to=MODEL.onnx"
+                f"{path} has no {missing[0]} in its metadata; write it with bertjax convert --to=MODEL.onnx"
             )
         try:
             values = json.loads(metadata[DESCRIPTION])

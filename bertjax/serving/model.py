@@ -9,7 +9,7 @@ import numpy as np
 
 from bertjax.data.framing import kept_of_pair
 from bertjax.data.tokenizer.tokenizers_library import library
-from bertjax.runtime.errors import Damaged, UserError, reason, shorten
+from bertjax.runtime.errors import Damaged, UserError, reason
 from bertjax.serving.description import (
     CLASSIFICATION,
     EMBEDDING,
@@ -103,10 +103,8 @@ class OnnxModel:
     def check_task(self) -> None:
         """Raise UserError unless this module computes the answers of the task."""
         if self.description.task not in TASKS or not self._output:
-            raise UserError(
-                f"{self.path} has the task {self.description.task!r}, and answers without JAX are those of "
-                f"{shorten(TASKS)}; use the export: bertjax predict RUN"
-            )
+            task = self.description.task
+            raise UserError(f"{self.path} has the task {task!r}, which only its export computes: bertjax predict RUN")
 
     def rows(self, texts: Sequence[Text]) -> list[Row]:
         """Return the tokens of texts, laid out and cut as `bertjax predict` does.
@@ -159,9 +157,7 @@ def is_onnx(path: str | os.PathLike) -> bool:
 
 def _session(path: str, threads: int):
     if not is_onnx(path):
-        raise UserError(
-            f"{path} is not an {SUFFIX} file; make one with python -m bertjax convert --from=MODEL --to=MODEL{SUFFIX}"
-        )
+        raise UserError(f"{path} is not an {SUFFIX} file; make one with bertjax convert --to=MODEL{SUFFIX}")
     if not Path(path).is_file():
         raise UserError(f"{path} does not exist; name a file of python -m bertjax convert --to=MODEL{SUFFIX}")
     try:

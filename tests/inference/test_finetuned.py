@@ -95,7 +95,7 @@ def test_pairs_are_read_from_records(model, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "precision, expected",
-    [(None, []), (0.9, ["objective.threshold was not tuned: the run was not evaluated at this step; predictions do"])],
+    [(None, []), (0.9, ["objective.threshold was not tuned: no evaluation at this step; predictions do"])],
 )
 def test_a_threshold_that_was_not_tuned(model, precision, expected):
     own = fine_tuned(model, {"kind": "classification", "classes": ["a", "b"], "precision": precision})
@@ -140,7 +140,7 @@ def test_models_that_do_not_belong_together_are_refused(model, classifier, tmp_p
             Ensemble({"first": classifier, name: other})
     tags = {"kind": "tagging", "classes": ["O", "X"]}
     tagger = fine_tuned(model, tags, examples={"kind": "tagged"})
-    with pytest.raises(UserError, match="the models predict guesses without probabilities, which have no mean"):
+    with pytest.raises(UserError, match="the models predict guesses without probabilities; remove"):
         Ensemble({"one": tagger, "two": tagger}).predict(["abc"])
     export.write(tmp_path / "plain", model)
     call = [str(tmp_path / "plain"), f"--with={tmp_path / 'plain'}", "--do=embed", "--platform=cpu", "abc"]

@@ -106,8 +106,8 @@ def test_masks_beyond_the_end_of_a_long_text_are_not_refilled(predictor):
     "ask, complaint",
     [
         (lambda p: p.fill(["a [MASK]", "abc"]), "text 2 has no [MASK]"),
-        (lambda p: p.fill(["abc " * LONGEST + "[MASK]"]), f"text 1 has a [MASK] after the first {LONGEST} tokens"),
-        (lambda p: p.fill(["[MASK]"], top=0), "top=0 must be between 1 and 60, the size"),
+        (lambda p: p.fill(["abc " * LONGEST + "[MASK]"]), f"text 1 has a [MASK] after {LONGEST} tokens"),
+        (lambda p: p.fill(["[MASK]"], top=0), "top=0 must be between 1 and the vocabulary's 60"),
         (lambda p: p.fill(["[MASK]"], top=61), "top=61"),
         (lambda p: p.embed(["abc"], layers=[3]), "layers=3: the model has no layer 3; choose from 0"),
         (lambda p: p.embed(["abc", " \n"]), "text 2 is blank"),

@@ -107,7 +107,7 @@ def test_older_files_of_added_tokens(made, tmp_path, family):
     assert tokens.vocab_size == len(opened)
     added["covid"] += 3
     (folder / "added_tokens.json").write_text(json.dumps(added))
-    with pytest.raises(UserError, match="declares the id .* for its added token 'covid', whose id in the"):
+    with pytest.raises(UserError, match="adds 'covid' with id .*, its vocabulary with"):
         tokenizers.read(folder)
 
 

@@ -185,20 +185,20 @@ def test_encoders_that_no_family_computes():
         ("bert", {"sharing": "attention"}, "model.sharing='attention', and transformers' BERT"),
         ("bert", {"embeddings.segments": 0}, "model.embeddings.segments=0"),
         ("albert", {"sharing": "attention"}, "model.sharing='attention', and transformers' ALBERT"),
-        ("albert", {"embeddings.width": 16}, "embeddings of model.width=16, and transformers' ALBERT"),
+        ("albert", {"embeddings.width": 16}, "model.embeddings.width=16, and transformers' ALBERT"),
         ("electra", {"embeddings.position_offset": 3}, "model.embeddings.position_offset=3, and transformers' ELECTRA"),
         ("distilbert", {"norm_epsilon": 1e-6}, "model.embeddings.segments=0, and transformers' BERT"),
         ("roberta", {"activation": "gelu_tanh"}, "model.activation='gelu_tanh', and transformers' RoBERTa"),
         ("mobilebert", {"embeddings.segments": 0}, "model.embeddings.segments=0, and transformers' MobileBERT"),
         ("mobilebert", {"block.bottlenecked": "none"}, "model.block.bottlenecked='none'"),
         ("mobilebert", {"block.normalization": "layer_norm"}, "model.norm_epsilon=1e-06"),
-        ("mobilebert", {"embeddings.width": 16}, "embeddings of model.width=16, and transformers' MobileBERT"),
+        ("mobilebert", {"embeddings.width": 16}, "model.embeddings.width=16, and transformers' MobileBERT"),
         ("modernbert", {"block.gated": False}, "model.block.gated=False, and transformers' ModernBERT"),
         ("modernbert", {"embeddings.segments": 2}, "model.embeddings.segments=2, and transformers' ModernBERT"),
         ("eurobert", {"activation": "relu"}, "model.activation='relu', and transformers' EuroBERT"),
         ("neobert", {"block.rotary_base": 5000.0}, "model.block.rotary_base=5000.0, and transformers' NeoBERT"),
         ("neobert", {"block.key_value_heads": 1}, "model.block.key_value_heads=1, and transformers' NeoBERT"),
-        ("neobert", {"feedforward": 20}, "model.feedforward=20, and NeoBERT's is a multiple of 8"),
+        ("neobert", {"feedforward": 20}, "model.feedforward=20, and transformers' NeoBERT has a multiple of 8"),
         ("mpnet", {"block.buckets": 16}, "model.block.buckets=16, and transformers' MPNet"),
         ("deberta-v2", {"embeddings.segments": 2}, "model.embeddings.segments=2, and transformers' DeBERTa-v3"),
     ],
@@ -226,7 +226,7 @@ def test_a_model_that_reads_from_left_to_right_needs_its_head(tokens, tmp_path):
     made = model_of(tokens, "bert", "clm")
     huggingface.write(tmp_path, made)
     assert json.loads((tmp_path / "config.json").read_text())["is_decoder"] is True
-    with pytest.raises(UserError, match="left_to_right.* and no head 'clm'.* only as BertLMHeadModel"):
+    with pytest.raises(UserError, match="left_to_right.* only as BertLMHeadModel; the model has no head 'clm'"):
         huggingface.write(tmp_path, made._replace(params={"encoder": made.params["encoder"]}))
     weights.write(tmp_path / "model.safetensors", {"bert.pooler.dense.bias": np.zeros(16, np.float32)})
     with pytest.raises(UserError, match="^config.json has is_decoder=True; .* only as BertLMHeadModel"):
@@ -243,10 +243,10 @@ def test_a_model_that_reads_from_left_to_right_needs_its_head(tokens, tmp_path):
         ({"bert.encoder.layer.1.output.dense.bias": None}, r"lacks bert\.encoder\.layer\.1\.output\.dense\.bias"),
         ({"bert.encoder.layer.2.output.dense.bias": np.zeros(16, np.float32)}, "not know: bert.encoder.layer.2.output"),
         ({"bert.pooler.dense.weight": np.zeros((16, 8), np.float32)}, r"bert.pooler.dense.weight has shape \[16, 8\]"),
-        ({WORDS: np.zeros((61, 16), np.float32)}, rf"{WORDS} has shape \[61, 16\], .* make it \[60, 16\]"),
+        ({WORDS: np.zeros((61, 16), np.float32)}, rf"{WORDS} has shape \[61, 16\], .* makes it \[60, 16\]"),
         ({"bert.pooler.dense.bias": np.zeros(16, np.int64)}, "bert.pooler.dense.bias holds int64; save it as float32"),
         ({"bert.embeddings.position_ids": np.ones((1, 20), np.int64)}, "position_ids does not count from 0"),
-        ({"bert.pooler.dense.bias": None, "bert.pooler.dense.weight": None}, "holds mlm, nsp beside its encoder"),
+        ({"bert.pooler.dense.bias": None, "bert.pooler.dense.weight": None}, "has mlm, nsp beside its encoder"),
     ],
 )
 def test_tensors_that_do_not_fit_are_named(folder, tensors, complaint):
@@ -280,7 +280,7 @@ def test_tensors_that_join_or_split_kernels_are_named_as_in_the_file(
     whole = np.array(weights.read(tmp_path)[name])
     for shape in shapes:
         change(tmp_path, **{name: np.resize(whole, shape)})
-        with pytest.raises(UserError, match=rf"{name} has shape \[.*make it {re.escape(expected)}"):
+        with pytest.raises(UserError, match=rf"{name} has shape \[.*makes it {re.escape(expected)}"):
             huggingface.read(tmp_path)
     change(tmp_path, **{name: None})
     with pytest.raises(UserError, match=f"lacks {name};"):
@@ -291,5 +291,5 @@ def test_a_vocabulary_of_another_size_is_refused(folder):
     lines = (folder / "vocab.txt").read_text()
     (folder / "tokenizer.json").unlink()
     (folder / "vocab.txt").write_text(lines + "extra\n")
-    with pytest.raises(UserError, match="has 60 rows of word embeddings and a tokenizer of 61 ids: 'extra' have no"):
+    with pytest.raises(UserError, match="has 60 rows of word embeddings and 61 ids: 'extra' have no"):
         huggingface.read(folder)

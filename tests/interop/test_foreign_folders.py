@@ -74,7 +74,7 @@ def test_code_of_its_own_and_pieces_of_other_kinds_are_refused(folder):
     (folder / "tokenizer_config.json").unlink()
     vocab = (folder / "vocab.txt").read_text()
     (folder / "vocab.txt").write_text(vocab.replace("##", "\u2581"))
-    with pytest.raises(UserError, match="has pieces of SentencePiece .*, as that of KoBertTokenizer"):
+    with pytest.raises(UserError, match="has pieces of SentencePiece .*, as KoBERT's"):
         huggingface.read(folder)
     (folder / "bpe.codes").write_text("e r 12\n")
     with pytest.raises(UserError, match=r"has a bpe.codes, the merges of fastBPE: words"):

@@ -115,7 +115,7 @@ def test_the_check_sees_every_output(exported, tmp_path, monkeypatch):
 @pytest.mark.parametrize("write", [onnx.write, onnx_int8.write], ids=["float", "int8"])
 def test_weights_of_another_model_are_not_overwritten(tmp_path, write):
     (tmp_path / "model.onnx.data").write_text("somebody's")
-    with pytest.raises(UserError, match="model.onnx.data exists, and model.onnx would read its weights from it; remo"):
+    with pytest.raises(UserError, match="model.onnx.data exists, from which model.onnx would read its weights; remove"):
         write(tmp_path / "model.onnx", made("BertModel"))
     assert [path.read_text() for path in tmp_path.iterdir()] == ["somebody's"]
 

@@ -177,9 +177,9 @@ def test_the_pooling_of_the_authors_code_of_eurobert_is_read(tokens, tmp_path):
 @pytest.mark.parametrize(
     "settings, complaint",
     [
-        ({"pad_token_id": 1}, "pad_token_id=1, from which RoBERTa counts"),
-        ({"pad_token_id": None}, "pad_token_id=None, after which"),
-        ({"pad_token_id": 20}, "pad_token_id=20, after which RoBERTa counts its 21 rows"),
+        ({"pad_token_id": 1}, "pad_token_id=1; the tokenizer has 0"),
+        ({"pad_token_id": None}, "pad_token_id=None; RoBERTa counts"),
+        ({"pad_token_id": 20}, "pad_token_id=20; RoBERTa counts its 21 rows after it"),
         ({"type_vocab_size": 0}, "type_vocab_size=0"),
         ({"hidden_act": "gelu_new"}, "hidden_act='gelu_new'"),
     ],

@@ -71,14 +71,14 @@ def test_an_encoder_alone_has_neither_head_nor_pooler(tokens, tmp_path, kind):
         (
             "tagging",
             {"kind": "mylab:Tags"},
-            "trained by objective.kind='mylab:Tags', and other libraries",
+            "trained by objective.kind='mylab:Tags', and transformers has",
         ),
     ],
 )
 def test_a_head_that_computes_something_else_is_refused(tokens, tmp_path, term, setting, complaint):
     model = models.fine_tuned(term, tokens)
     model.settings["tasks"][term]["objective"].update(setting)
-    with pytest.raises(UserError, match=f"the head {term} was .*{complaint}.*--encoder-only"):
+    with pytest.raises(UserError, match=f"the head {term} .*{complaint}.*--encoder-only"):
         huggingface.write(tmp_path / "out", model)
     assert not (tmp_path / "out").exists()
 
@@ -86,8 +86,8 @@ def test_a_head_that_computes_something_else_is_refused(tokens, tmp_path, term, 
 @pytest.mark.parametrize(
     "settings, complaint",
     [
-        ({"id2label": {"0": "a", "1": "b"}}, "2 different labels in id2label, and the head has 3 logits"),
-        ({"id2label": {"0": "a", "1": "b", "2": "a"}}, "2 different labels in id2label, and the head has 3 logits"),
+        ({"id2label": {"0": "a", "1": "b"}}, "id2label=.'a', 'b'.; the head has 3 logits"),
+        ({"id2label": {"0": "a", "1": "b", "2": "a"}}, "id2label=.'a', 'b', 'a'.; the head has 3 logits"),
         ({"id2label": {"0": "a", "2": "b", "3": "c"}}, "number the labels from 0 without a gap"),
         ({"id2label": {"x": "a"}}, "cannot be read"),
         ({"problem_type": "ranking"}, "problem_type='ranking'; .*--encoder-only"),
@@ -98,7 +98,7 @@ def test_a_head_that_computes_something_else_is_refused(tokens, tmp_path, term, 
                 "problem_type": None,
                 "sentence_transformers": {"activation_fn": "Tanh"},
             },
-            "the activation 'Tanh' of its logit; bertjax has",
+            "activation_fn='Tanh'; bertjax has",
         ),
     ],
 )
@@ -149,7 +149,7 @@ def test_the_last_token_as_the_summary_of_an_xlnet_is_refused(tokens, tmp_path):
     assert config["summary_type"] == "first"
     del config["summary_type"]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match="summary_type='last', and bertjax's head computes 'first' only; add --encoder"):
+    with pytest.raises(UserError, match="summary_type='last'; bertjax's head computes 'first' only; add --encoder"):
         huggingface.read(tmp_path)
 
 

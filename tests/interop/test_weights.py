@@ -234,7 +234,7 @@ def test_a_safetensors_file_that_was_cut_or_has_another_type(tmp_path):
     odd = np.zeros(4, np.uint8)
     spec = TensorSpec(dtype="float8_e4m3fn", shape=(4,), data_ptr=odd.ctypes.data, data_len=odd.nbytes)
     serialize_file({"a": spec}, tmp_path / "model.safetensors")
-    with pytest.raises(UserError, match="'a' holds F8_E4M3, which bertjax does not read; save the weights as float32"):
+    with pytest.raises(UserError, match="'a' holds F8_E4M3, which bertjax does not read; save float32"):
         weights.read(tmp_path)
 
 

@@ -141,7 +141,7 @@ def test_bad_input_is_one_line(made, tmp_path):
         (("evaluate", str(made.onnx)), "add --corpus=FILE"),
         (("bench", str(made.onnx), "--batch=0"), "--batch=0 is not a list of numbers from 1"),
         (("bench", str(made.export), "--batch=1"), "needs the package"),
-        (("serve", "nowhere"), "nowhere is not an .onnx file; make one with python -m bertjax convert"),
+        (("serve", "nowhere"), "nowhere is not an .onnx file; make one with bertjax convert"),
         (("serve", str(made.onnx), "--max-texts=0"), "--max-texts=0 must be above 0"),
         (("serve", str(made.onnx), f"--host={'a' * 5000}"), "aaa... --port=8000 cannot be used"),
         (("train", "--config=tiny"), "train needs the package"),
