@@ -52,8 +52,8 @@ CORE = [
     Mutant("data/store.py", "head + file.read(MIB)", "head", "data/test_store.py"),
     Mutant(
         "interop/names.py",
-        'dense(f"{theirs}.{query}", f"{ours}/attention/query")',
-        'dense(f"{theirs}.{query}", f"{ours}/attention/key")',
+        'query="attention.self.query"',
+        'query="attention.self.key"',
         _NAMES,
     ),
     Mutant("training/evaluation.py", "else -value", "else value", "training/test_evaluation.py"),
@@ -216,8 +216,8 @@ CORE = [
     Mutant("interop/names.py", "tensor.T if name.transposed else tensor for tensor", "tensor for tensor", "interop"),
     Mutant(
         "interop/names.py",
-        'dense(f"{theirs}.{intermediate}", f"{ours}/intermediate")',
-        'dense(f"{theirs}.{output}", f"{ours}/intermediate")',
+        'intermediate="intermediate.dense"',
+        'intermediate="output.dense"',
         _NAMES,
     ),
     Mutant("interop/distilbert.py", 'key="attention.k_lin"', 'key="attention.v_lin"', _NAMES),
