@@ -2,17 +2,19 @@
 
 import dataclasses
 import html
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from bertjax.analysis import drawing
+from bertjax.analysis.ablation import lacks_objective, scored
 from bertjax.analysis.material import Material
 from bertjax.analysis.page import Drawing, Maps, Table, TokenRow, inline
 from bertjax.analysis.reduce import Progress, hide
 from bertjax.analysis.subject import Subject
+from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.taps import ATTENTION
 
 if TYPE_CHECKING:
@@ -74,11 +76,15 @@ class Result:
 class Part:
     """One part of the analysis. It only computes: callers print and write.
 
+    A part that treats each model and material separately defines `measure` and `result`; any other part defines `run`.
+
     Attributes:
       name: name in `--parts`.
       title: heading on the page.
       named_only: whether it runs only if `--parts` names it, because it takes long.
       needs_attention: whether it reads attention, heads or feed-forward neurons.
+      needs_objective: whether it reads only materials that the model can be scored on.
+      needs_both_directions: what is defined only for tokens that see all of their example; empty for no restriction.
       results: earlier parts' results by name, set by `run_parts`.
     """
 
@@ -86,12 +92,19 @@ class Part:
     title: ClassVar[str]
     named_only: ClassVar[bool] = False
     needs_attention: ClassVar[bool] = False
+    needs_objective: ClassVar[bool] = False
+    needs_both_directions: ClassVar[str] = ""
     results: Mapping[str, Result] = MappingProxyType({})
 
     def lacks(self, subject: Subject, materials: Sequence[Material]) -> str:
-        """Return why a model cannot be analyzed, as `missing` does; also checks for attention."""
+        """Return why a model cannot be analyzed, as `missing` does; also checks the attributes."""
         if self.needs_attention and ATTENTION not in (block := subject.encoder.block).captures:
             return f"has model.block.kind={block.kind}, and this part reads attention; use --parts=layers"
+        if self.needs_both_directions and (direction := subject.encoder.direction) != BIDIRECTIONAL:
+            needs = self.needs_both_directions
+            return f"has model.direction={direction}; {needs} for tokens that see all of their example"
+        if self.needs_objective and (reason := lacks_objective(subject, materials)):
+            return reason
         return self.missing(subject, materials)
 
     def missing(self, subject: Subject, materials: Sequence[Material]) -> str:
@@ -104,4 +117,31 @@ class Part:
         Raises:
           UserError: a text does not suit a model.
         """
-        raise TypeError(f"{type(self).__name__} has no run()")
+        numbers: dict[str, Any] = {subject.label: {} for subject in subjects}
+        arrays: dict[str, np.ndarray] = {}
+        for subject in subjects:
+            for material in scored(subject, materials) if self.needs_objective else materials:
+                of_pair, named = self.measure(subject, material, progress)
+                numbers[subject.label][material.name] = of_pair
+                arrays |= {f"{subject.label}/{material.name}/{name}": values for name, values in named.items()}
+        return self.result(numbers, arrays)
+
+    def measure(self, subject: Subject, material: Material, progress: Progress) -> tuple[dict, dict[str, np.ndarray]]:
+        """Return the numbers of a model on a material, and its arrays by name."""
+        raise TypeError(f"{type(self).__name__} has neither run() nor measure()")
+
+    def result(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> Result:
+        """Return the result from {model: {material: numbers}} and arrays named `<model>/<material>/<name>`."""
+        return Result(numbers, arrays)
+
+
+def listed(values: Mapping[str, float], spec: str) -> str:
+    """Return named numbers as text, in the format `spec`."""
+    return ", ".join(f"{name} {value:{spec}}" for name, value in values.items())
+
+
+def pairs(numbers: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str, Any]]:
+    """Yield (model, material, numbers) of `Result.numbers`."""
+    for label, by_material in numbers.items():
+        for material, values in by_material.items():
+            yield label, material, values

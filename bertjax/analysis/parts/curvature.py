@@ -10,6 +10,7 @@ derivative in direction v (Pearlmutter, 1994). The gradient is linearized once p
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +18,11 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax.analysis import drawing
-from bertjax.analysis.ablation import lacks_objective, packed_rows, scored
+from bertjax.analysis.ablation import packed_rows
 from bertjax.analysis.encoded import Encoded
 from bertjax.analysis.material import SEED, Material
-from bertjax.analysis.part import Figure, Part, Result
-from bertjax.analysis.reduce import Progress, hide, put
+from bertjax.analysis.part import Figure, Part, Result, pairs
+from bertjax.analysis.reduce import Progress, put
 from bertjax.analysis.subject import Subject
 from bertjax.models.config import EncoderConfig
 from bertjax.models.model import Model
@@ -118,29 +119,24 @@ class Curvature(Part):
     name = "curvature"
     title = "Sensitivity of layers to rounding"
     named_only = True
+    needs_objective = True
 
     def missing(self, subject: Subject, materials: Sequence[Material]) -> str:
         if subject.encoder.sharing != "none":
             return "shares parameters between its layers, so that a layer has no bits of its own"
-        return lacks_objective(subject, materials)
+        return ""
 
-    def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:
-        numbers: dict[str, dict] = {}
-        arrays: dict[str, np.ndarray] = {}
-        for subject in subjects:
-            for material in scored(subject, materials):
-                values_LS, examples = _eigenvalues(subject, material, progress)
-                # A layer may have flat curvature on average and steep curvature on some data, so the deviation counts
-                # too.
-                sensitivity_L = np.abs(values_LS.mean(axis=1)) + values_LS.std(axis=1)
-                numbers.setdefault(subject.label, {})[material.name] = {
-                    "examples": examples,
-                    "sensitivity": sensitivity_L.tolist(),
-                    "layer_bits": bits_of(sensitivity_L),
-                }
-                arrays[f"{subject.label}/{material.name}/eigenvalues"] = values_LS
-        figures, text = _figures(numbers, arrays), _text(numbers)
-        return Result(numbers, arrays, figures, text, other_axes=frozenset({"eigenvalues"}))
+    def measure(self, subject: Subject, material: Material, progress: Progress) -> tuple[dict, dict[str, np.ndarray]]:
+        values_LS, examples = _eigenvalues(subject, material, progress)
+        # A layer may have flat curvature on average and steep curvature on some data, so the deviation counts too.
+        sensitivity_L = np.abs(values_LS.mean(axis=1)) + values_LS.std(axis=1)
+        bits = bits_of(sensitivity_L)
+        numbers = {"examples": examples, "sensitivity": sensitivity_L.tolist(), "layer_bits": bits}
+        return numbers, {"eigenvalues": values_LS}
+
+    def result(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> Result:
+        figures = [_figure(numbers, arrays)]
+        return Result(numbers, arrays, figures, _text(numbers), other_axes=frozenset({"eigenvalues"}))
 
 
 def bits_of(sensitivity_L: np.ndarray) -> list[int]:
@@ -185,36 +181,30 @@ def _tokens(batch: Mapping[str, np.ndarray]) -> int:
     return int(np.count_nonzero(batch["examples_BT"]))
 
 
-def _figures(numbers: Mapping, arrays: Mapping[str, np.ndarray]) -> list[Figure]:
-    lines, bands = {}, {}
-    for label, by_material in numbers.items():
-        for material in by_material:
-            name, values_LS = f"{label}, {material}", arrays[f"{label}/{material}/eigenvalues"]
-            layers = list(range(1, len(values_LS) + 1))
-            lines[name] = layers, values_LS.mean(axis=1).tolist()
-            bands[name] = values_LS.min(axis=1).tolist(), values_LS.max(axis=1).tolist()
-    highest = "; ".join(
-        f"{label}, {material}: layer {int(np.argmax(part['sensitivity'])) + 1} ({max(part['sensitivity']):.3g})"
-        for label, by_material in numbers.items()
-        for material, part in by_material.items()
-    )
-    caption = (
+def _figure(numbers: Mapping, arrays: Mapping[str, np.ndarray]) -> Figure:
+    lines, bands, highest = {}, {}, []
+    for label, material, values in pairs(numbers):
+        name, values_LS = f"{label}, {material}", arrays[f"{label}/{material}/eigenvalues"]
+        lines[name] = list(range(1, len(values_LS) + 1)), values_LS.mean(axis=1).tolist()
+        bands[name] = values_LS.min(axis=1).tolist(), values_LS.max(axis=1).tolist()
+        sensitivity = values["sensitivity"]
+        highest.append(f"{name}: layer {int(np.argmax(sensitivity)) + 1} ({max(sensitivity):.3g})")
+    sensitive = f"Most sensitive: {'; '.join(highest)}."
+    return Figure(
+        "eigenvalues",
         "The largest eigenvalue of the Hessian of the loss with respect to the kernels of one layer: the mean over "
         "parts of the data, with a band from the lowest to the highest. A large one means that the loss rises soon "
-        f"when weights of the layer are rounded. Shen et al. (2020, arXiv 1909.05840), section 3.1. Most sensitive: "
-        f"{highest}."
+        f"when the layer is rounded (Shen et al., 2020, arXiv 1909.05840, section 3.1). {sensitive}",
+        f"Curves of the largest eigenvalue by layer. {sensitive}",
+        functools.partial(drawing.curves, lines, "layer", "largest eigenvalue", bands),
     )
-    alternative = f"Curves of the largest eigenvalue by layer. Most sensitive: {highest}."
-    draw = functools.partial(drawing.curves, lines, "layer", "largest eigenvalue", bands)
-    return [Figure("eigenvalues", caption, alternative, draw)]
 
 
 def _text(numbers: Mapping) -> str:
     lines = [
         f"{label} on {material} ({part['examples']:,} examples): --config.quantization.bits=8 "
         f"--config.quantization.layer_bits=[{','.join(map(str, part['layer_bits']))}]"
-        for label, by_material in numbers.items()
-        for material, part in by_material.items()
+        for label, material, part in pairs(numbers)
     ]
     rule = (
         "The sensitivity of a layer is the absolute mean of the largest eigenvalues of its Hessian on parts of the "

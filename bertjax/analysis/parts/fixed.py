@@ -2,18 +2,18 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from bertjax.analysis import drawing
 from bertjax.analysis.material import Material
-from bertjax.analysis.part import Figure, Part, Result
-from bertjax.analysis.reduce import Progress, hide, reduce
+from bertjax.analysis.part import Figure, Part, Result, pairs
+from bertjax.analysis.reduce import Progress, reduce
 from bertjax.analysis.subject import Subject, captured
 from bertjax.models.config import EncoderConfig
-from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.fixed import FIXED_PATTERNS, fixed_maps
 from bertjax.models.visibility import Visibility
 from bertjax.objectives.base import Arrays
@@ -59,25 +59,16 @@ class Fixed(Part):
     name = "fixed"
     title = "Heads beside fixed patterns"
     needs_attention = True
+    needs_both_directions = "fixed patterns are defined"
 
-    def missing(self, subject: Subject, materials: Sequence[Material]) -> str:
-        if subject.encoder.direction != BIDIRECTIONAL:
-            direction = f"has model.direction={subject.encoder.direction}"
-            return f"{direction}; fixed patterns are defined for tokens that see all of their example"
-        return ""
+    def measure(self, subject: Subject, material: Material, progress: Progress) -> tuple[dict, dict[str, np.ndarray]]:
+        """Return the overlaps; arrays are `likeness` and `overlap` [L, H, P], `uniform` [P]."""
+        reduced = reduce(subject, material, Overlap(subject.encoder), progress)
+        reduced["likeness"] = likeness(reduced["overlap"], reduced["uniform"])
+        return _numbers(reduced["likeness"], subject.encoder), reduced
 
-    def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:
-        """Return the overlaps; arrays are `<model>/<material>/likeness` and `overlap` [L, H, P], `uniform` [P]."""
-        numbers, arrays, figures = {subject.label: {} for subject in subjects}, {}, []
-        for material in materials:
-            likenesses = {}
-            for subject in subjects:
-                reduced = reduce(subject, material, Overlap(subject.encoder), progress)
-                reduced["likeness"] = likeness(reduced["overlap"], reduced["uniform"])
-                likenesses[subject.label] = reduced["likeness"]
-                arrays |= {f"{subject.label}/{material.name}/{name}": array for name, array in reduced.items()}
-                numbers[subject.label][material.name] = _numbers(reduced["likeness"], subject.encoder)
-            figures += _figures(material, likenesses)
+    def result(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> Result:
+        figures = list(_figures(numbers, arrays))
         return Result(numbers, arrays, figures, _text(numbers), other_axes=frozenset({"uniform"}))
 
 
@@ -101,49 +92,40 @@ def _numbers(likeness_LHP: np.ndarray, encoder: EncoderConfig) -> dict:
     }
 
 
-def _figures(material: Material, likenesses: Mapping[str, np.ndarray]) -> list[Figure]:
-    best = {label: likeness_LHP.max(axis=-1) for label, likeness_LHP in likenesses.items()}
-    above = "; ".join(f"{label}: {(values > 0.5).mean():.0%}" for label, values in best.items())
-    means = {
-        label: dict(zip(FIXED_PATTERNS, likeness_LHP.mean(axis=(0, 1)).tolist(), strict=True))
-        for label, likeness_LHP in likenesses.items()
-    }
-    value, pattern, label = max((value, name, label) for label, row in means.items() for name, value in row.items())
-    slug = "".join(c if c.isascii() and c.isalnum() else "-" for c in material.name.lower()).strip("-") or "texts"
-    figures = [
-        Figure(
+def _figures(numbers: dict, arrays: Mapping[str, np.ndarray]) -> Iterator[Figure]:
+    for material in next(iter(numbers.values())):
+        best = {label: arrays[f"{label}/{material}/likeness"].max(axis=-1) for label in numbers}
+        above = "; ".join(f"{label}: {values[material]['above_half']:.0%}" for label, values in numbers.items())
+        means = {label: values[material]["mean"] for label, values in numbers.items()}
+        value, pattern, label = max((value, name, label) for label, row in means.items() for name, value in row.items())
+        slug = "".join(c if c.isascii() and c.isalnum() else "-" for c in material.lower()).strip("-") or "texts"
+        yield Figure(
             f"nearest-{slug}",
-            f"How much the attention of each head on {material.name} is like the nearest of seven fixed patterns "
-            "(current, previous and next token, context to the left and right, start and end; Raganato et al., 2020): "
-            "1 is the pattern itself, as in heads that are fixed, and 0 is equal attention to all tokens of the "
-            f"example. Share of heads above one half: {above}.",
+            f"How much the attention of each head on {material} is like the nearest of seven fixed patterns (current, "
+            "previous and next token, context to the left and right, start and end; Raganato et al., 2020): 1 is the "
+            "pattern itself, and 0 is equal attention to all tokens of the example. Share of heads above one half: "
+            f"{above}.",
             f"Matrices of layers and heads. Share of heads above one half: {above}.",
             functools.partial(drawing.matrices, best, "likeness to the nearest pattern", 0.0, 1.0),
         )
-    ]
-    if len(means) <= MOST_MODELS:
-        figures.append(
-            Figure(
+        if len(means) <= MOST_MODELS:
+            yield Figure(
                 f"patterns-{slug}",
-                f"The same for each pattern, as the mean of all heads on {material.name}. Bars below 0 are patterns "
-                f"that heads avoid (patterns of Raganato et al., 2020). The highest is {value:.2f}, `{pattern}` in "
-                f"{label}.",
+                f"The same for each pattern (Raganato et al., 2020), as the mean of all heads on {material}. Bars "
+                f"below 0 are patterns that heads avoid. The highest is {value:.2f}, `{pattern}` in {label}.",
                 f"Bars of seven patterns. The highest is {value:.2f}, {pattern} in {label}.",
                 functools.partial(drawing.bars, means, "mean likeness"),
             )
-        )
-    return figures
 
 
 def _text(numbers: Mapping[str, Mapping[str, dict]]) -> str:
     sentences = []
-    for label, materials in numbers.items():
-        for material, values in materials.items():
-            nearest = max(values["mean"], key=values["mean"].get)
-            sentences.append(
-                f"{label} on {material}: {values['above_half']:.0%} of the heads have a likeness above one half to a "
-                f"fixed pattern. The highest mean over heads is that of `{nearest}`, {values['mean'][nearest]:.2f}."
-            )
-            if values["fixed_heads"]:
-                sentences.append(f"Of its heads, {len(values['fixed_heads'])} a layer are fixed.")
+    for label, material, values in pairs(numbers):
+        nearest = max(values["mean"], key=values["mean"].get)
+        sentences.append(
+            f"{label} on {material}: {values['above_half']:.0%} of the heads have a likeness above one half to a "
+            f"fixed pattern. The highest mean over heads is that of `{nearest}`, {values['mean'][nearest]:.2f}."
+        )
+        if values["fixed_heads"]:
+            sentences.append(f"Of its heads, {len(values['fixed_heads'])} a layer are fixed.")
     return " ".join(sentences)

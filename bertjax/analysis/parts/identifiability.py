@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -12,13 +12,12 @@ import numpy as np
 from bertjax.analysis import drawing, effective_attention
 from bertjax.analysis.encoded import Encoded
 from bertjax.analysis.material import LENGTH, Corpus, Material
-from bertjax.analysis.part import Figure, Part, Result
+from bertjax.analysis.part import Figure, Part, Result, pairs
 from bertjax.analysis.reduce import Progress, hide, reduce
 from bertjax.analysis.subject import Subject, captured
 from bertjax.data.examples import Ragged
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.models.config import EncoderConfig
-from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.objectives.base import Arrays
 from bertjax.objectives.losses import Sums
 
@@ -39,32 +38,20 @@ class Identifiability(Part):
     name = "identifiability"
     title = "How much of attention has an effect"
     needs_attention = True
-
-    def missing(self, subject: Subject, materials: Sequence[Material]) -> str:
-        if subject.encoder.direction != BIDIRECTIONAL:
-            direction = f"has model.direction={subject.encoder.direction}"
-            return f"{direction}; effective attention is defined for tokens that see all of their sentence"
-        return ""
+    needs_both_directions = "effective attention is defined"
 
     def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:
         """Return the results; the guide describes the arrays."""
-        materials = [Lengths.of(material) for material in materials]
-        numbers: dict[str, Any] = {subject.label: {} for subject in subjects}
-        results = {}
-        for subject in subjects:
-            statistics = Statistics(subject.encoder, kinds_of(subject.tokenizer))
-            for material in materials:
-                arrays = reduce(subject, material, statistics, progress, share=_SHARE)
-                results[subject.label, material.name] = arrays
-                numbers[subject.label][material.name] = _numbers(arrays, subject.encoder)
-        arrays = {
-            f"{label}/{material}/{key}": values
-            for (label, material), of_model in results.items()
-            for key, values in of_model.items()
-        }
-        of_lengths = frozenset(key for of_model in results.values() for key in of_model)
-        figures = _figures({", ".join(names): of_model for names, of_model in results.items()})
-        return Result(numbers, arrays, figures, _text(numbers), other_axes=of_lengths)
+        return super().run(subjects, [Lengths.of(material) for material in materials], progress)
+
+    def measure(self, subject: Subject, material: Material, progress: Progress) -> tuple[dict, dict[str, np.ndarray]]:
+        statistics = Statistics(subject.encoder, kinds_of(subject.tokenizer))
+        arrays = reduce(subject, material, statistics, progress, share=_SHARE)
+        return _numbers(arrays, subject.encoder), arrays
+
+    def result(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> Result:
+        of_lengths = frozenset(key.rpartition("/")[2] for key in arrays)
+        return Result(numbers, arrays, list(_figures(numbers, arrays)), _text(numbers), other_axes=of_lengths)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,53 +173,48 @@ def _numbers(results: dict[str, np.ndarray], encoder: EncoderConfig) -> dict[str
     }
 
 
-def _figures(results: dict[str, dict[str, np.ndarray]]) -> list[Figure]:
-    """Return figure 1a of the paper, also per layer and head, and figures 1b and 1c for each model and material."""
+def _figures(numbers: dict, arrays: dict[str, np.ndarray]) -> Iterator[Figure]:
+    """Yield figure 1a of the paper, also per layer and head, and figures 1b and 1c for each model and material."""
     lines, bands, longest = {}, {}, {}
-    for name, arrays in results.items():
-        used = np.isfinite(arrays["tokens"])
-        correlation_KLH, tokens_K = arrays["correlation"][used], arrays["tokens"][used]
+    for label, material, values in pairs(numbers):
+        name, tokens_K = f"{label}, {material}", values["tokens"]
+        correlation_KLH = arrays[f"{label}/{material}/correlation"]
+        correlation_KLH = correlation_KLH[np.isfinite(arrays[f"{label}/{material}/tokens"])]
         lines[name] = tokens_K, correlation_KLH.mean(axis=(1, 2))
         # The band spans the middle 80% of the heads.
         bands[name] = tuple(np.quantile(correlation_KLH, q, axis=(1, 2)) for q in (0.1, 0.9))
         longest[f"{name} ({tokens_K[-1]:.0f} tokens)"] = correlation_KLH[-1]
     ends = "; ".join(f"{ys[-1]:.2f} at {xs[-1]:.0f} tokens for {name}" for name, (xs, ys) in lines.items())
-    figures = [
-        Figure(
-            "length",
-            "Correlation of effective with raw attention over the length of a sentence (Brunner et al., 2020, figure "
-            "1a). A point is the mean over sentences, layers and heads; the band has 80% of the heads. At 1, all "
-            "attention has an effect; the lower, the more of it could be different without changing the output. "
-            f"Pearson's r over the cells of a map is {ends}.",
-            f"Curves of the correlation over the number of tokens. It is {ends}.",
-            lambda: drawing.curves(lines, "tokens", "correlation with raw attention", bands=bands),
-        ),
-        Figure(
-            "heads",
-            "The same correlation for each layer and head, for the longest sentences. Dark heads have attention that "
-            "differs most from what their output depends on.",
-            "Matrices of the correlation of effective with raw attention by layer and head.",
-            lambda: drawing.matrices(longest, "correlation with raw attention", high=1.0),
-        ),
-    ]
-    for number, (name, arrays) in enumerate(results.items(), 1):
-        if not np.isfinite(arrays["attention"]).all():
+    yield Figure(
+        "length",
+        "Correlation of effective with raw attention over the length of a sentence (Brunner et al., 2020, figure 1a); "
+        "the band has 80% of the heads. At 1, all attention has an effect; the lower, the more of it could be "
+        f"different without changing the output. Pearson's r over the cells of a map is {ends}.",
+        f"Curves of the correlation over the number of tokens. It is {ends}.",
+        lambda: drawing.curves(lines, "tokens", "correlation with raw attention", bands=bands),
+    )
+    yield Figure(
+        "heads",
+        "The same correlation for each layer and head, for the longest sentences. Dark heads have attention that "
+        "differs most from what their output depends on.",
+        "Matrices of the correlation of effective with raw attention by layer and head.",
+        lambda: drawing.matrices(longest, "correlation with raw attention", high=1.0),
+    )
+    for number, (label, material, values) in enumerate(pairs(numbers), 1):
+        attention_MKLH = arrays[f"{label}/{material}/attention"]
+        if not np.isfinite(attention_MKLH).all():
             continue  # no sentence has more tokens than a head is wide
-        # Maps are raw, effective, constrained; the caption compares the first two.
-        raw, effective = (dict(zip(KINDS, arrays["attention"][m].mean(axis=(1, 2)), strict=True)) for m in (0, 1))
-        separators = f"{raw['[SEP]']:.2f} raw and {effective['[SEP]']:.2f} effective"
-        figures.append(
-            Figure(
-                f"kinds-{number}",
-                f"{name}: attention to kinds of tokens, raw, effective, and effective under the probability constraint "
-                "(figures 1b and 1c). A point is the mean of a head over the tokens of sentences with more tokens than "
-                "the head is wide, a line the mean over the heads of a layer. What is missing in the second "
-                f"panel is attention without an effect on the output. Attention to [SEP] is {separators} on average.",
-                f"Three panels of the attention to {', '.join(KINDS)} over the layers; to [SEP] it is {separators}.",
-                functools.partial(_draw_kinds, arrays["attention"]),
-            )
+        raw, effective = (values["attention"][name]["[SEP]"] for name in ("raw", "effective"))
+        separators = f"{raw:.2f} raw and {effective:.2f} effective"
+        yield Figure(
+            f"kinds-{number}",
+            f"{label}, {material}: attention to kinds of tokens, raw, effective, and effective under the probability "
+            "constraint (figures 1b and 1c). A point is the mean of a head over sentences with more tokens than the "
+            "head is wide, a line the mean over the heads. What is missing in the second panel is attention without an "
+            f"effect on the output. Attention to [SEP] is {separators} on average.",
+            f"Three panels of the attention to {', '.join(KINDS)} over the layers; to [SEP] it is {separators}.",
+            functools.partial(_draw_kinds, attention_MKLH),
         )
-    return figures
 
 
 def _draw_kinds(attention_MKLH: np.ndarray):
@@ -258,15 +240,14 @@ def _text(numbers: dict[str, dict[str, Any]]) -> str:
         "is A without its projection on that space. Constrained: the same for weights whose rows still sum to 1 "
         "(Brunner et al., 2020, section 3)."
     ]
-    for label, materials in numbers.items():
-        for name, entry in materials.items():
-            tokens, null = entry["tokens"], entry["null_dimension"]
-            sentence = (
-                f"{label} on {name}: heads are {entry['head_width']} wide. For sentences of {tokens[-1]:.0f} tokens, "
-                f"the left null space has {null[-1]:.0f} dimensions, and effective and raw attention correlate with "
-                f"{entry['correlation'][-1]:.2f} ({entry['constrained_correlation'][-1]:.2f} constrained)."
-            )
-            if np.max(null) < 0.5:
-                sentence += " All sentences are too short for a difference: effective attention is raw attention."
-            paragraphs.append(sentence)
+    for label, material, entry in pairs(numbers):
+        tokens, null = entry["tokens"], entry["null_dimension"]
+        sentence = (
+            f"{label} on {material}: heads are {entry['head_width']} wide. For sentences of {tokens[-1]:.0f} tokens, "
+            f"the left null space has {null[-1]:.0f} dimensions, and effective and raw attention correlate with "
+            f"{entry['correlation'][-1]:.2f} ({entry['constrained_correlation'][-1]:.2f} constrained)."
+        )
+        if np.max(null) < 0.5:
+            sentence += " All sentences are too short for a difference: effective attention is raw attention."
+        paragraphs.append(sentence)
     return "\n\n".join(paragraphs)

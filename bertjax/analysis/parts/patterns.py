@@ -12,7 +12,8 @@ cells in column j that are not near.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +21,8 @@ import numpy as np
 
 from bertjax.analysis import drawing
 from bertjax.analysis.material import Material
-from bertjax.analysis.part import Figure, Part, Result
-from bertjax.analysis.reduce import Function, Progress, hide, reduce
+from bertjax.analysis.part import Figure, Part, Result, listed, pairs
+from bertjax.analysis.reduce import Function, Progress, reduce
 from bertjax.analysis.subject import Subject, captured
 from bertjax.models.config import EncoderConfig
 
@@ -106,16 +107,12 @@ class Patterns(Part):
     title = "Self-attention patterns"
     needs_attention = True
 
-    def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:
-        numbers, arrays = {}, {}
-        for subject in subjects:
-            function = shares_of_maps(subject.encoder, subject.vocabulary.special_ids)
-            for material in materials:
-                sums = reduce(subject, material, function, progress)
-                key = f"{subject.label}/{material.name}"
-                arrays |= {f"{key}/{name}": values for name, values in sums.items()}
-                numbers.setdefault(subject.label, {})[material.name] = _numbers(sums, len(material.encoded(subject)))
-        return Result(numbers, arrays, _figures(numbers, arrays), _text(numbers))
+    def measure(self, subject: Subject, material: Material, progress: Progress) -> tuple[dict, dict[str, np.ndarray]]:
+        sums = reduce(subject, material, shares_of_maps(subject.encoder, subject.vocabulary.special_ids), progress)
+        return _numbers(sums, len(material.encoded(subject))), sums
+
+    def result(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> Result:
+        return Result(numbers, arrays, list(_figures(numbers, arrays)), _text(numbers))
 
 
 @functools.lru_cache
@@ -154,57 +151,37 @@ def _numbers(sums: dict[str, np.ndarray], examples: int) -> dict:
     }
 
 
-def _figures(numbers: dict, arrays: dict[str, np.ndarray]) -> list[Figure]:
-    pairs = [(label, material) for label, by_material in numbers.items() for material in by_material]
-    means = {f"{label}, {material}": numbers[label][material]["shares"] for label, material in pairs}
-    layers = {
-        f"{label}, {material}": {
-            name: np.array(values) for name, values in numbers[label][material]["by_layer"].items()
-        }
-        for label, material in pairs
-    }
-    described = "; ".join(f"{title}: {_listed(shares)}" for title, shares in means.items())
-    figures = [
-        Figure(
-            "shares",
-            f"Share of each class of attention maps by layer, over all examples and heads. A bar is a layer. {_PAPER} "
-            f"draw the same shares for tasks of GLUE. All layers: {described}.",
-            f"Stacked bars of five classes for each layer. All layers: {described}.",
-            functools.partial(drawing.stacked_bars, layers, "share of maps"),
-        )
-    ]
-    for label, material in pairs:
+def _figures(numbers: dict, arrays: dict[str, np.ndarray]) -> Iterator[Figure]:
+    layers = {f"{label}, {material}": values["by_layer"] for label, material, values in pairs(numbers)}
+    described = "; ".join(
+        f"{label}, {material}: {listed(values['shares'], '.0%')}" for label, material, values in pairs(numbers)
+    )
+    yield Figure(
+        "shares",
+        f"Share of each class of attention maps by layer, over all examples and heads. {_PAPER} draw the same shares "
+        f"for tasks of GLUE. All layers: {described}.",
+        f"Stacked bars of five classes for each layer. All layers: {described}.",
+        functools.partial(drawing.stacked_bars, layers, "share of maps"),
+    )
+    for number, (label, material, _) in enumerate(pairs(numbers), 1):
         shares_5LH = arrays[f"{label}/{material}/shares"]
-        matrices = dict(zip(CLASSES, shares_5LH))
         # Heads whose class hardly depends on the example: a fixed behavior rather than a reaction to the text.
-        stable = float((shares_5LH.max(axis=0) >= 0.9).mean())
-        figures.append(
-            Figure(
-                f"heads-{len(figures)}",
-                f"{label} on {material}: the share of examples in which the map of a head is of a class. A row is a "
-                f"layer, a column a head; a cell of 1 is a head whose maps all are of this class. {stable:.0%} of the "
-                "heads have one class in at least 90% of the examples.",
-                f"Five matrices of layers by heads for {label} on {material}. {stable:.0%} of the heads have one class "
-                "in at least 90% of the examples.",
-                functools.partial(drawing.matrices, matrices, "share of examples", 0.0, 1.0),
-            )
+        stable = f"{(shares_5LH.max(axis=0) >= 0.9).mean():.0%} of the heads have one class in 90% of the examples."
+        yield Figure(
+            f"heads-{number}",
+            f"{label} on {material}: the share of examples in which the map of a head is of a class. A row is a layer, "
+            f"a column a head. {stable}",
+            f"Five matrices of layers by heads for {label} on {material}. {stable}",
+            functools.partial(drawing.matrices, dict(zip(CLASSES, shares_5LH)), "share of examples", 0.0, 1.0),
         )
-    return figures
-
-
-def _listed(shares: dict[str, float]) -> str:
-    return ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
 
 
 def _text(numbers: dict) -> str:
     lines = []
-    for label, by_material in numbers.items():
-        for material, values in by_material.items():
-            most = max(values["shares"], key=values["shares"].get)
-            lines.append(
-                f"{label} on {material} ({values['examples']:,} examples): most maps are {most} "
-                f"({values['shares'][most]:.0%})."
-            )
+    for label, material, values in pairs(numbers):
+        most = max(values["shares"], key=values["shares"].get)
+        share = f"most maps are {most} ({values['shares'][most]:.0%})"
+        lines.append(f"{label} on {material} ({values['examples']:,} examples): {share}.")
     rules = (
         "Each map of a head in an example is put into one of five classes by rules: vertical (columns that most tokens "
         "attend to), diagonal (the token itself and its neighbors), both, block (the own segment), or heterogeneous "

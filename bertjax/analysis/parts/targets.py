@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +18,8 @@ from bertjax.analysis.attention_targets import (
     without_gradient,
 )
 from bertjax.analysis.material import Material
-from bertjax.analysis.part import Figure, Part, Result
-from bertjax.analysis.reduce import Progress, hide, reduce
+from bertjax.analysis.part import Figure, Part, Result, listed, pairs
+from bertjax.analysis.reduce import Progress, reduce
 from bertjax.analysis.subject import Subject
 from bertjax.objectives.base import Objective
 
@@ -43,34 +43,25 @@ class Targets(Part):
     title = "Where heads look"
     needs_attention = True
 
-    def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:
-        numbers: dict[str, Any] = {}
-        arrays: dict[tuple[str, str], dict[str, np.ndarray]] = {}
-        for subject in subjects:
-            encoder, kinds = subject.encoder, kinds_of(subject.tokenizer)
-            for material in materials:
-                # Fewer examples for the divergences only; all other statistics use all of them.
-                few = dataclasses.replace(material, examples=min(material.examples, DIVERGENCE_EXAMPLES))
-                sums = reduce(subject, material, target_sums(encoder, kinds, subject.vocabulary.special_ids), progress)
-                sums |= reduce(subject, few, divergence_sums(encoder), progress, share=0.5)
-                objective = material.objective(subject)
-                reason = without_gradient(objective, encoder)
-                if not reason:
-                    # Without loss weights of its own, an objective has one function for all checkpoints.
-                    is_weighted = type(objective).loss_weights is not Objective.loss_weights
-                    function = gradient_sums(encoder, objective, kinds, subject.steps if is_weighted else 0)
-                    sums |= reduce(subject, material, function, progress, with_objective=True, share=0.5)
-                sums["groups"], sums["map"] = groups_of(sums["divergence"], encoder.layers)
-                arrays[subject.label, material.name] = sums
-                without = {"without_gradient": reason} if reason else {}
-                numbers.setdefault(subject.label, {})[material.name] = _numbers(sums) | without
-        named = {
-            f"{label}/{material}/{name}": values
-            for (label, material), sums in arrays.items()
-            for name, values in sums.items()
-        }
-        figures = _figures({", ".join(names): sums for names, sums in arrays.items()})
-        return Result(numbers, named, figures, _text(numbers), other_axes=frozenset({"groups"}))
+    def measure(self, subject: Subject, material: Material, progress: Progress) -> tuple[dict, dict[str, np.ndarray]]:
+        encoder, kinds = subject.encoder, kinds_of(subject.tokenizer)
+        # Fewer examples for the divergences only; all other statistics use all of them.
+        few = dataclasses.replace(material, examples=min(material.examples, DIVERGENCE_EXAMPLES))
+        sums = reduce(subject, material, target_sums(encoder, kinds, subject.vocabulary.special_ids), progress)
+        sums |= reduce(subject, few, divergence_sums(encoder), progress, share=0.5)
+        objective = material.objective(subject)
+        reason = without_gradient(objective, encoder)
+        if not reason:
+            # Without loss weights of its own, an objective has one function for all checkpoints.
+            is_weighted = type(objective).loss_weights is not Objective.loss_weights
+            function = gradient_sums(encoder, objective, kinds, subject.steps if is_weighted else 0)
+            sums |= reduce(subject, material, function, progress, with_objective=True, share=0.5)
+        sums["groups"], sums["map"] = groups_of(sums["divergence"], encoder.layers)
+        return _numbers(sums) | ({"without_gradient": reason} if reason else {}), sums
+
+    def result(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> Result:
+        figures = list(_figures(numbers, arrays))
+        return Result(numbers, arrays, figures, _text(numbers), other_axes=frozenset({"groups"}))
 
 
 def groups_of(divergence_GG: np.ndarray, layers: int) -> tuple[np.ndarray, np.ndarray]:
@@ -141,67 +132,56 @@ def _numbers(sums: dict[str, np.ndarray]) -> dict[str, Any]:
     return numbers
 
 
-def _figures(arrays: dict[str, dict[str, np.ndarray]]) -> list[Figure]:
-    figures = []
-    for title, sums in arrays.items():
-        number = len(figures)
+def _figures(numbers: dict, arrays: dict[str, np.ndarray]) -> Iterator[Figure]:
+    number = 0
+    for label, material, values in pairs(numbers):
+        title, at = f"{label}, {material}", f"{label}/{material}/"
+        sums = {name.removeprefix(at): array for name, array in arrays.items() if name.startswith(at)}
         # Index 1 of TARGETS is [SEP]: the head that attends to it most is named.
-        means = _listed(dict(zip(TARGETS, sums["target"].mean(axis=(1, 2)))), ".0%")
+        means = listed(values["target"], ".0%")
         top = np.unravel_index(np.argmax(sums["target"][1]), sums["target"][1].shape)
-        share = sums["target"][1][top]
-        figures += [
-            Figure(
-                f"targets-{number}",
-                f"{title}: mean attention to each target. A row is a layer, a column a head, a cell the share of the "
-                "attention of a token. `same word` are other places of the same token (Clark et al., 2019, section 3). "
-                f"All heads: {means}. Head {top[0] + 1}-{top[1] + 1} gives {share:.0%} to [SEP].",
-                f"Seven matrices of layers by heads for {title}. Means: {means}.",
-                functools.partial(drawing.matrices, dict(zip(TARGETS, sums["target"])), "share of attention", 0.0, 1.0),
-            ),
-            Figure(
-                f"entropy-{number}",
-                f"{title}: mean entropy of attention in nats (Clark et al., 2019, section 3.3), and mean distance in "
-                "tokens between a token and what it attends to, special tokens left out of the distance. Uniform "
-                f"attention would have {float(sums['uniform_entropy']):.2f} nats; the mean of all heads is "
-                f"{sums['entropy'].mean():.2f}.",
-                f"A curve of entropy over layers for {title}, from {sums['entropy'][0].mean():.2f} to "
-                f"{sums['entropy'][-1].mean():.2f} nats, beside a matrix of each head.",
-                functools.partial(drawing.matrices, {"entropy (nats)": sums["entropy"]}, "nats", 0.0),
-            ),
-            Figure(
-                f"heads-{number}",
-                f"{title}: heads placed by the Jensen-Shannon divergence of their attention, so that close heads "
-                "attend alike (classical scaling of the root; figure 6 of Clark et al., 2019, is a similar map). A "
-                "number is the layer, a color a "
-                f"group of heads (average linkage). {_divergences(sums)}",
-                f"A scatter plot of all heads of {title} in {int(sums['groups'].max())} groups. {_divergences(sums)}",
-                functools.partial(_draw_heads, sums["map"], sums["groups"]),
-            ),
-        ]
+        yield Figure(
+            f"targets-{number}",
+            f"{title}: mean attention to each target (Clark et al., 2019, section 3). A row is a layer, a column a "
+            f"head. `same word` are other places of the same token. All heads: {means}. Head {top[0] + 1}-{top[1] + 1} "
+            f"gives {sums['target'][1][top]:.0%} to [SEP].",
+            f"Seven matrices of layers by heads for {title}. Means: {means}.",
+            functools.partial(drawing.matrices, dict(zip(TARGETS, sums["target"])), "share of attention", 0.0, 1.0),
+        )
+        entropy, uniform = sums["entropy"].mean(), values["uniform_entropy"]
+        yield Figure(
+            f"entropy-{number}",
+            f"{title}: mean entropy of attention (Clark et al., 2019, section 3.3). Uniform attention would have "
+            f"{uniform:.2f} nats; the mean of all heads is {entropy:.2f}.",
+            f"A matrix of layers by heads of the entropy for {title}, {entropy:.2f} nats on average.",
+            functools.partial(drawing.matrices, {"entropy (nats)": sums["entropy"]}, "nats", 0.0),
+        )
+        inside, between = values["divergence_in_a_layer"], values["divergence_between_layers"]
+        divergence = ""
+        if inside is not None and between is not None:
+            divergence = f" The mean divergence is {inside:.3f} nats within a layer and {between:.3f} between layers."
+        yield Figure(
+            f"heads-{number}",
+            f"{title}: heads placed by the Jensen-Shannon divergence of their attention, so that close heads attend "
+            "alike (after figure 6 of Clark et al., 2019). A number is the layer, a color a group of heads (average "
+            f"linkage).{divergence}",
+            f"A scatter plot of all heads of {title} in {values['groups']} groups.{divergence}",
+            functools.partial(_draw_heads, sums["map"], sums["groups"]),
+        )
+        number += 3
         if "gradient" in sums:
             layers = np.arange(1, len(sums["entropy"]) + 1)
             lines = {name: (layers, value.mean(axis=1)) for name, value in zip(KINDS, sums["gradient"])}
-            figures.append(
-                Figure(
-                    f"gradient-{number}",
-                    f"{title}: mean size of the derivative of the loss of an example with respect to attention to each "
-                    "kind of token, by layer (Clark et al., 2019, section 3.2). If the curve of [SEP] is low where "
-                    "attention to [SEP] is high, this attention is close to a no-op. Over all layers: "
-                    f"{_listed(dict(zip(KINDS, sums['gradient'].mean(axis=(1, 2)))), '.2g')}.",
-                    f"Four curves over layers for {title}: "
-                    f"{_listed(dict(zip(KINDS, sums['gradient'].mean(axis=(1, 2)))), '.2g')} on average.",
-                    functools.partial(drawing.curves, lines, "layer", "|dL / dA| in nats"),
-                )
+            means = listed(dict(zip(KINDS, sums["gradient"].mean(axis=(1, 2)))), ".2g")
+            yield Figure(
+                f"gradient-{number - 3}",
+                f"{title}: mean size of the derivative of the loss of an example with respect to attention to each "
+                "kind of token, by layer (Clark et al., 2019, section 3.2). If the curve of [SEP] is low where "
+                f"attention to [SEP] is high, this attention is close to a no-op. Over all layers: {means}.",
+                f"Four curves over layers for {title}: {means} on average.",
+                functools.partial(drawing.curves, lines, "layer", "|dL / dA| in nats"),
             )
-    return figures
-
-
-def _divergences(sums: dict[str, np.ndarray]) -> str:
-    numbers = _numbers(sums)
-    inside, between = numbers["divergence_in_a_layer"], numbers["divergence_between_layers"]
-    if inside is None or between is None:
-        return ""
-    return f"The mean divergence is {inside:.3f} nats within a layer and {between:.3f} between layers."
+            number += 1
 
 
 def _draw_heads(map_2LH: np.ndarray, groups_LH: np.ndarray) -> "Drawing":
@@ -218,16 +198,11 @@ def _draw_heads(map_2LH: np.ndarray, groups_LH: np.ndarray) -> "Drawing":
         return figure
 
 
-def _listed(values: dict[str, float], spec: str) -> str:
-    return ", ".join(f"{name} {value:{spec}}" for name, value in values.items())
-
-
 def _text(numbers: dict) -> str:
     lines = []
-    for label, by_material in numbers.items():
-        for material, values in by_material.items():
-            line = f"{label} on {material}: {_listed(values['target'], '.0%')} of attention on average."
-            if "without_gradient" in values:
-                line += f" There are no gradients, because the model {values['without_gradient']}."
-            lines.append(line)
+    for label, material, values in pairs(numbers):
+        line = f"{label} on {material}: {listed(values['target'], '.0%')} of attention on average."
+        if "without_gradient" in values:
+            line += f" There are no gradients, because the model {values['without_gradient']}."
+        lines.append(line)
     return "The attention of each head, averaged over tokens and examples.\n\n" + " ".join(lines)

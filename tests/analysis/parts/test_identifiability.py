@@ -128,5 +128,5 @@ def _with(subject: Subject, **settings) -> Export:
 
 def test_a_causal_model_is_left_out(pretrained):
     causal = Subject("causal", _with(pretrained, direction="left_to_right"))
-    assert not Identifiability().missing(pretrained, [])
-    assert "model.direction=left_to_right" in Identifiability().missing(causal, [])
+    assert not Identifiability().lacks(pretrained, [])
+    assert "model.direction=left_to_right" in Identifiability().lacks(causal, [])
