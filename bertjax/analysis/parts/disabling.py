@@ -1,17 +1,17 @@
 """Masks one head, or all heads of a layer but one, and measures the loss (Michel et al., 2019, section 3)."""
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bertjax.analysis import drawing
-from bertjax.analysis.ablation import Ablation, Scores, ablation_of, lacks_objective, scored
+from bertjax.analysis.ablation import Ablation, Scores, ablation_of
 from bertjax.analysis.material import Material
-from bertjax.analysis.part import Figure, Part, Result
+from bertjax.analysis.part import Figure, Part, Result, listed, pairs
 from bertjax.analysis.pruning import mask_without
-from bertjax.analysis.reduce import Progress, hide
+from bertjax.analysis.reduce import Progress
 from bertjax.analysis.subject import Subject
 from bertjax.comparison import resampling
 from bertjax.comparison.resampling import Difference
@@ -35,27 +35,23 @@ class Disabling(Part):
     name = "disabling"
     title = "Disabling heads"
     needs_attention = True
+    needs_objective = True
 
-    def missing(self, subject: Subject, materials: Sequence[Material]) -> str:
-        return lacks_objective(subject, materials)
+    def measure(self, subject: Subject, material: Material, progress: Progress) -> tuple[dict, dict[str, np.ndarray]]:
+        ablation = ablation_of(subject, material)
+        layers, heads = shape = ablation.shapes[HEAD_MASK]
+        with progress(f"{subject.label}, {material.name}", 2 * layers * heads * ablation.tokens) as bar:
+            one_off = ablation.without_each_head(bar.update)
+            # A layer that loses nothing with a single head left needs no other head.
+            one_kept = [ablation.scores({HEAD_MASK: mask}, bar.update) for mask in masks_with_one_kept(shape)]
+        numbers, arrays = _base(ablation), {}
+        for name, scores in (("one_off", one_off), ("one_kept", one_kept)):
+            numbers[name], of_name = _changes(ablation, scores, shape)
+            arrays |= {f"{name}_{key}": values for key, values in of_name.items()}
+        return numbers, arrays
 
-    def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:
-        numbers: dict[str, dict] = {}
-        arrays: dict[str, np.ndarray] = {}
-        for subject in subjects:
-            for material in scored(subject, materials):
-                ablation = ablation_of(subject, material)
-                layers, heads = shape = ablation.shapes[HEAD_MASK]
-                with progress(f"{subject.label}, {material.name}", 2 * layers * heads * ablation.tokens) as bar:
-                    one_off = ablation.without_each_head(bar.update)
-                    # A layer that loses nothing with a single head left needs no other head.
-                    one_kept = [ablation.scores({HEAD_MASK: m}, bar.update) for m in masks_with_one_kept(shape)]
-                numbers.setdefault(subject.label, {})[material.name] = _base(ablation)
-                for name, scores in (("one_off", one_off), ("one_kept", one_kept)):
-                    of_part, of_arrays = _changes(ablation, scores, shape)
-                    numbers[subject.label][material.name][name] = of_part
-                    arrays |= {f"{subject.label}/{material.name}/{name}_{key}": v for key, v in of_arrays.items()}
-        return Result(numbers, arrays, _figures(numbers, arrays), _text(numbers))
+    def result(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> Result:
+        return Result(numbers, arrays, list(_figures(numbers, arrays)), _text(numbers))
 
 
 def masks_with_one_kept(shape: tuple[int, int]) -> list[np.ndarray]:
@@ -65,14 +61,10 @@ def masks_with_one_kept(shape: tuple[int, int]) -> list[np.ndarray]:
     return [mask_without(shape, numbers[(numbers // heads == n // heads) & (numbers != n)]) for n in numbers]
 
 
-def _base(ablation: Ablation) -> dict:
+def _base(ablation: Ablation) -> dict[str, Any]:
     layers, heads = ablation.shapes[HEAD_MASK]
-    numbers = {"examples": ablation.examples, "units": ablation.units, "heads": layers * heads}
-    return numbers | {
-        "loss": ablation.unmasked.loss,
-        "metric": ablation.metric or None,
-        "value": ablation.unmasked.metric,
-    }
+    scores = {"loss": ablation.unmasked.loss, "metric": ablation.metric or None, "value": ablation.unmasked.metric}
+    return {"examples": ablation.examples, "units": ablation.units, "heads": layers * heads} | scores
 
 
 def _changes(ablation: Ablation, scores: Sequence[Scores], shape: tuple[int, int]) -> tuple[dict, dict]:
@@ -107,56 +99,44 @@ def _number(numbers: Mapping) -> str:
     return numbers["metric"] or "loss"
 
 
-def _figures(numbers: dict, arrays: Mapping[str, np.ndarray]) -> list[Figure]:
-    pairs = {(label, material): values for label, part in numbers.items() for material, values in part.items()}
-    scores = {
-        f"{label}, {material}": (
-            _number(values),
-            values["loss"] if values["metric"] is None else values["value"],
-            arrays[f"{label}/{material}/one_off_{_number(values)}"],
-        )
-        for (label, material), values in pairs.items()
-    }
-    worst = "; ".join(
-        f"{label}, {material}: {_described(values['one_off'][_number(values)]['most_harmful'], _number(values))}"
-        for (label, material), values in pairs.items()
+def _score(numbers: Mapping) -> float:
+    """Return the value of that number for the whole model."""
+    return numbers["value"] if numbers["metric"] else numbers["loss"]
+
+
+def _figures(numbers: dict, arrays: Mapping[str, np.ndarray]) -> Iterator[Figure]:
+    scores, worst, kept, materials = {}, [], {}, {}
+    for label, material, values in pairs(numbers):
+        title, number = f"{label}, {material}", _number(values)
+        scores[title] = number, _score(values), arrays[f"{label}/{material}/one_off_{number}"]
+        worst.append(f"{title}: {_described(values['one_off'][number]['most_harmful'], number)}")
+        cells = values["one_kept"][number]["least_harmful_by_layer"]
+        kept[f"{title} ({number})"] = {f"{cell['layer']}": cell["change"] for cell in cells}
+        materials.setdefault(material, {})[label] = arrays[f"{label}/{material}/one_off_loss"]
+    yield Figure(
+        "scores",
+        "Number of heads by the score of the model with this head off; the dashed line is the model with all heads on. "
+        f"{_PAPER}, figure 1. The head whose loss hurts most: {'; '.join(worst)}.",
+        f"Histograms of scores with one head off. The head whose loss hurts most: {'; '.join(worst)}.",
+        functools.partial(_histograms, scores),
     )
-    kept = {
-        f"{label}, {material} ({_number(values)})": {
-            f"{cell['layer']}": cell["change"] for cell in values["one_kept"][_number(values)]["least_harmful_by_layer"]
-        }
-        for (label, material), values in pairs.items()
-    }
-    figures = [
-        Figure(
-            "scores",
-            "Number of heads by the score of the model with this head off; the dashed line is the model with all heads "
-            f"on. {_PAPER}, figure 1. The head whose loss hurts most: {worst}.",
-            f"Histograms of scores with one head off. The head whose loss hurts most: {worst}.",
-            functools.partial(_histograms, scores),
-        ),
-        Figure(
-            "one-kept",
-            "Change of the score when all heads of a layer are off but the one that serves best alone, by layer. A "
-            f"change near 0 is a layer that one head replaces. {_PAPER}, tables 2 and 3.",
-            "Bars of the change for each layer: "
-            + "; ".join(f"{title}: {', '.join(f'{v:+.4f}' for v in by.values())}" for title, by in kept.items()),
-            functools.partial(drawing.bars, kept, "change of the score by layer"),
-        ),
-    ]
-    for material in dict.fromkeys(material for _, material in pairs):
-        matrices = {label: arrays[f"{label}/{material}/one_off_loss"] for label, name in pairs if name == material}
-        largest = ", ".join(f"{label} {values.max():+.4f}" for label, values in matrices.items())
-        figures.append(
-            Figure(
-                f"one-off-{len(figures) - 1}",
-                f"Change of the loss on {material} with one head off, in nats. A row is a layer, a column a head; a "
-                f"positive cell is a head that helps. {_PAPER}, table 1, has changes of scores. Largest: {largest}.",
-                f"Matrices of layers by heads of the change of the loss on {material}. Largest: {largest}.",
-                functools.partial(drawing.matrices, matrices, "change of the loss [nats]", diverging=True),
-            )
+    changes = "; ".join(f"{title}: {listed(by_layer, '+.4f')}" for title, by_layer in kept.items())
+    yield Figure(
+        "one-kept",
+        "Change of the score when all heads of a layer are off but the one that serves best alone, by layer. A change "
+        f"near 0 is a layer that one head replaces. {_PAPER}, tables 2 and 3.",
+        f"Bars of the change for each layer: {changes}",
+        functools.partial(drawing.bars, kept, "change of the score by layer"),
+    )
+    for number, (material, matrices) in enumerate(materials.items(), 1):
+        largest = listed({label: values.max() for label, values in matrices.items()}, "+.4f")
+        yield Figure(
+            f"one-off-{number}",
+            f"Change of the loss on {material} with one head off, in nats. A row is a layer, a column a head; a "
+            f"positive cell is a head that helps ({_PAPER}, table 1). Largest: {largest}.",
+            f"Matrices of layers by heads of the change of the loss on {material}. Largest: {largest}.",
+            functools.partial(drawing.matrices, matrices, "change of the loss [nats]", diverging=True),
         )
-    return figures
 
 
 def _described(cell: Mapping, number: str) -> str:
@@ -176,27 +156,22 @@ def _histograms(scores: Mapping[str, tuple[str, float, np.ndarray]]) -> "Drawing
 
 def _text(numbers: Mapping) -> str:
     lines = []
-    for label, by_material in numbers.items():
-        for material, values in by_material.items():
-            number = _number(values)
-            off, kept = values["one_off"][number], values["one_kept"][number]["least_harmful_by_layer"]
-            heads = values["one_off"]["loss"]
-            total = values["heads"]
-            # Not significant is weak evidence: with few examples, everything is replaceable.
-            replaced = sum(cell["p"] >= LEVEL for cell in kept)
-            score = values["loss"] if number == "loss" else values["value"]
-            start = f"{label} on {material} ({values['examples']:,} examples): {number} {score:.4f}."
-            # With fewer units, `Ablation.changes` leaves p-values as NaN.
-            if values["units"] < resampling.LEAST_EXAMPLES:
-                lines.append(f"{start} The number of rows, {values['units']}, is too small for p-values.")
-                continue
-            lines.append(
-                f"{start} With one head off, "
-                f"{off['significant']} of {total} heads change it at p < {LEVEL} ({total * LEVEL:.1f} are expected by "
-                f"chance), {off['worse']} for the worse; {heads['significant']} change the loss. One head, chosen on "
-                f"the same examples, replaces its layer without a significant change in {replaced} of {len(kept)} "
-                "layers."
-            )
+    for label, material, values in pairs(numbers):
+        number, total = _number(values), values["heads"]
+        off, kept = values["one_off"][number], values["one_kept"][number]["least_harmful_by_layer"]
+        # Not significant is weak evidence: with few examples, everything is replaceable.
+        replaced = sum(cell["p"] >= LEVEL for cell in kept)
+        start = f"{label} on {material} ({values['examples']:,} examples): {number} {_score(values):.4f}."
+        # With fewer units, `Ablation.changes` leaves p-values as NaN.
+        if values["units"] < resampling.LEAST_EXAMPLES:
+            lines.append(f"{start} The number of rows, {values['units']}, is too small for p-values.")
+            continue
+        lines.append(
+            f"{start} With one head off, {off['significant']} of {total} heads change it at p < {LEVEL} "
+            f"({total * LEVEL:.1f} are expected by chance), {off['worse']} for the worse; "
+            f"{values['one_off']['loss']['significant']} change the loss. One head, chosen on the same examples, "
+            f"replaces its layer without a significant change in {replaced} of {len(kept)} layers."
+        )
     rule = (
         "Each head is switched off in turn by a mask on its output, and then all heads of a layer but one. P-values "
         "are two-sided, by the paired bootstrap over rows of examples."

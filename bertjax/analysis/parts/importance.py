@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from bertjax.analysis import drawing
-from bertjax.analysis.ablation import Ablation, Scores, Update, ablation_of, lacks_objective, scored
+from bertjax.analysis.ablation import Ablation, Scores, Update, ablation_of, scored
 from bertjax.analysis.material import Material
-from bertjax.analysis.part import Figure, Part, Result
+from bertjax.analysis.part import Figure, Part, Result, listed, pairs
 from bertjax.analysis.pruning import SHARES, TOLERATED, by_importance, in_order, kept_up_to, least_first
 from bertjax.analysis.reduce import Progress, hide
 from bertjax.analysis.subject import Subject
@@ -45,9 +45,7 @@ class ImportanceOfParts(Part):
     name = "importance"
     title = "Importance and pruning of heads"
     needs_attention = True
-
-    def missing(self, subject: Subject, materials: Sequence[Material]) -> str:
-        return lacks_objective(subject, materials)
+    needs_objective = True
 
     def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:
         numbers: dict[str, dict] = {}
@@ -63,25 +61,14 @@ class ImportanceOfParts(Part):
                 about = {"examples": ablation.examples, "metric": ablation.metric or None, "shares": list(SHARES)}
                 numbers.setdefault(subject.label, {})[material.name] = about | of_curves
                 parts = {"heads": importance[HEAD_MASK], "neurons": importance[FEEDFORWARD_MASK]}
+                names = subject.label, material.name
                 objective = type(ablation.objective).__name__
-                importances[subject.label, material.name] = Importance(
-                    **parts,
-                    model=subject.label,
-                    material=material.name,
-                    examples=ablation.examples,
-                    objective=objective,
-                )
+                importances[names] = Importance(*parts.values(), *names, ablation.examples, objective)
                 for name, values in of_curves.items():
                     parts |= {f"{name}_{key}": np.array(values[key]) for key in _scores_of(about)}
                 arrays |= {f"{subject.label}/{material.name}/{name}": values for name, values in parts.items()}
-        return Result(
-            numbers,
-            arrays,
-            _figures(numbers, arrays),
-            _text(numbers),
-            files=_files(importances),
-            other_axes=frozenset(_names_over_shares(numbers)),
-        )
+        figures, over_shares = list(_figures(numbers, arrays)), frozenset(_names_over_shares(numbers))
+        return Result(numbers, arrays, figures, _text(numbers), files=_files(importances), other_axes=over_shares)
 
 
 def _passes(ablation: Ablation) -> int:
@@ -139,9 +126,8 @@ def _scores_of(about: Mapping) -> list[str]:
 def _names_over_shares(numbers: Mapping) -> Iterator[str]:
     """Yield the names of numbers and arrays that have a value for each pruned share."""
     yield from ("shares", *_CURVES)
-    for by_material in numbers.values():
-        for about in by_material.values():
-            yield from (f"{curve}_{score}" for curve in _CURVES for score in _scores_of(about))
+    for _, _, about in pairs(numbers):
+        yield from (f"{curve}_{score}" for curve in _CURVES for score in _scores_of(about))
 
 
 def _files(importances: Mapping[tuple[str, str], Importance]) -> dict[str, bytes]:
@@ -156,49 +142,37 @@ def _files(importances: Mapping[tuple[str, str], Importance]) -> dict[str, bytes
     return files
 
 
-def _figures(numbers: dict, arrays: Mapping[str, np.ndarray]) -> list[Figure]:
-    figures = []
-    for material in dict.fromkeys(material for part in numbers.values() for material in part):
+def _figures(numbers: dict, arrays: Mapping[str, np.ndarray]) -> Iterator[Figure]:
+    for number, material in enumerate(dict.fromkeys(material for _, material, _ in pairs(numbers)), 1):
         models = {label: part[material] for label, part in numbers.items() if material in part}
-        number = len(figures) // 3 + 1
         matrices = {label: arrays[f"{label}/{material}/heads"] for label in models}
         highest = "; ".join(f"{label}: {_highest(matrix)}" for label, matrix in matrices.items())
-        figures.append(
-            Figure(
-                f"heads-{number}",
-                f"Importance of each head on {material}: the mean over examples of the absolute derivative of the loss "
-                f"with respect to a factor on the head, in nats. A row is a layer, a column a head. {_PAPER}, section "
-                f"4.1. Most important: {highest}.",
-                f"Matrices of layers by heads of the importance on {material}. Most important: {highest}.",
-                functools.partial(drawing.matrices, matrices, "importance [nats]", 0.0),
-            )
+        yield Figure(
+            f"heads-{number}",
+            f"Importance of each head on {material}: the mean over examples of the absolute derivative of the loss "
+            f"with respect to a factor on the head, in nats ({_PAPER}, section 4.1). A row is a layer, a column a "
+            f"head. Most important: {highest}.",
+            f"Matrices of layers by heads of the importance on {material}. Most important: {highest}.",
+            functools.partial(drawing.matrices, matrices, "importance [nats]", 0.0),
         )
+        score = next(iter(models.values()))["metric"] or "loss"
         for of, curves in (("heads", tuple(_CURVES)[:2]), ("neurons", tuple(_CURVES)[2:])):
-            score = next(iter(models.values()))["metric"] or "loss"
-            lines = {
-                f"{label}, {_CURVES[curve].partition(', ')[2]}": ([100 * s for s in SHARES], values[curve][score])
-                for label, values in models.items()
-                for curve in curves
-            }
-            kept = "; ".join(
-                f"{label}, {_CURVES[curve].partition(', ')[2]}: {values[curve]['kept_up_to']:.0%}"
-                for label, values in models.items()
-                for curve in curves
-            )
+            lines, kept = {}, {}
+            for label, values in models.items():
+                for curve in curves:
+                    title = f"{label}, {_CURVES[curve].partition(', ')[2]}"
+                    lines[title] = [100 * share for share in SHARES], values[curve][score]
+                    kept[title] = values[curve]["kept_up_to"]
+            pruned = f"Pruned while the model keeps {1 - TOLERATED:.0%} of its score: {listed(kept, '.0%')}."
             differences = " Single differences are those of the score with one head off, on the same examples."
-            differences = differences if of == "heads" else ""
-            figures.append(
-                Figure(
-                    f"pruned-{of}-{number}",
-                    f"{score} on {material} while {of} are pruned, the least important of all layers first. The order "
-                    f"by importance is computed again at each tenth.{differences} {_PAPER}, figure 3. Pruned while the "
-                    f"model keeps {1 - TOLERATED:.0%} of its score: {kept}.",
-                    f"Curves of the {score} by the share of {of} pruned. Pruned while the model keeps "
-                    f"{1 - TOLERATED:.0%} of its score: {kept}.",
-                    functools.partial(drawing.curves, lines, f"{of} pruned [%]", score),
-                )
+            yield Figure(
+                f"pruned-{of}-{number}",
+                f"{score} on {material} while {of} are pruned, the least important of all layers first ({_PAPER}, "
+                "figure 3). The order by importance is computed again at each tenth."
+                f"{differences if of == 'heads' else ''} {pruned}",
+                f"Curves of the {score} by the share of {of} pruned. {pruned}",
+                functools.partial(drawing.curves, lines, f"{of} pruned [%]", score),
             )
-    return figures
 
 
 def _highest(matrix_LH: np.ndarray) -> str:
@@ -208,10 +182,9 @@ def _highest(matrix_LH: np.ndarray) -> str:
 
 def _text(numbers: Mapping) -> str:
     lines = []
-    for label, by_material in numbers.items():
-        for material, values in by_material.items():
-            shares = ", ".join(f"{_CURVES[curve]} {values[curve]['kept_up_to']:.0%}" for curve in _CURVES)
-            lines.append(f"{label} on {material} ({values['examples']:,} examples): {shares}.")
+    for label, material, values in pairs(numbers):
+        shares = ", ".join(f"{_CURVES[curve]} {values[curve]['kept_up_to']:.0%}" for curve in _CURVES)
+        lines.append(f"{label} on {material} ({values['examples']:,} examples): {shares}.")
     rule = (
         "Importance is the mean over examples of the absolute derivative of an example's loss with respect to a factor "
         "on a head or on a feed-forward neuron. Between layers it is divided by the Euclidean norm of its layer. The "
