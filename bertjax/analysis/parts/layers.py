@@ -68,7 +68,7 @@ class Layers(Part):
         texts = {subject.label: findings.on_texts(subject, material, progress) for subject in subjects}
         numbers = {label: dict(found.numbers) for label, found in texts.items()}
         arrays = _similarities(texts)
-        drawn, notes = figures.of_texts(material.name, numbers, arrays), []
+        drawn, notes = list(figures.of_texts(material.name, numbers, arrays)), []
         if not arrays:
             notes.append(f"{material.name} has fewer than 4 words, so there is no CKA.")
         for subject in subjects:
@@ -120,15 +120,12 @@ class Layers(Part):
                 baselines[key] = findings.on_task(random, task, self.rank, progress)
             found, random = findings.on_task(subject, task, self.rank, progress), baselines[key]
             for name in found:
-                found[name] |= {f"random_{measure}": value for measure, value in _by_layer(random[name]).items()}
+                by_layer = {measure: value for measure, value in random[name].items() if np.ndim(value)}
+                found[name] |= {f"random_{measure}": value for measure, value in by_layer.items()}
             numbers[subject.label] |= found
         notes = [_probe_text(label, numbers[label]) for label in tasks]
         without_trees = dict.fromkeys(task.without_trees for task in tasks.values() if task.without_trees)
         return notes + [f"There is no structural probe: {reason}." for reason in without_trees]
-
-
-def _by_layer(numbers: Numbers) -> Numbers:
-    return {name: value for name, value in numbers.items() if np.ndim(value)}
 
 
 def _similarities(texts: Mapping[str, Texts]) -> dict[str, np.ndarray]:
@@ -167,9 +164,11 @@ def _probe_text(label: str, found: Numbers) -> str:
 
 
 def _senses_text(numbers: dict[str, Numbers]) -> str:
-    return " ".join(
-        f"{label}: the nearest neighbor has the same sense for {best(found['senses']['accuracy'])[1]:.1%} of the "
-        f"occurrences on layer {best(found['senses']['accuracy'])[0]}; the most frequent sense for "
-        f"{found['senses']['most_frequent']:.1%}."
-        for label, found in numbers.items()
-    )
+    sentences = []
+    for label, found in numbers.items():
+        layer, accuracy = best(found["senses"]["accuracy"])
+        sentences.append(
+            f"{label}: the nearest neighbor has the same sense for {accuracy:.1%} of the occurrences on layer {layer}; "
+            f"the most frequent sense for {found['senses']['most_frequent']:.1%}."
+        )
+    return " ".join(sentences)

@@ -78,7 +78,9 @@ def on_texts(subject: Subject, material: Material, progress: Progress) -> Texts:
     objective = material.objective(subject)
     if not without_lens(subject, objective):
         function = _lens_function(objective, subject.encoder)
-        numbers["lens"] = _lens_numbers(reduce(subject, material, function, progress, with_objective=True))
+        means = reduce(subject, material, function, progress, with_objective=True)
+        # The geometric mean of the ranks is the exponential of their mean logarithm.
+        numbers["lens"] = means | {"geometric_mean_rank": np.exp(means.pop("log_rank"))}
     tokens_hash = hashlib.sha256(encoded.ragged.tokens.tobytes()).hexdigest()
     return Texts(grams, (subject.tokenizer.fingerprint, tokens_hash), numbers)
 
@@ -97,12 +99,6 @@ def without_lens(subject: Subject, objective: Objective | None) -> str:
 def _lens_function(objective: MaskedLM, encoder: EncoderConfig) -> Function:
     """Return one function object per architecture and objective, so that it is compiled once."""
     return functools.partial(lens, objective, encoder)
-
-
-def _lens_numbers(means: dict[str, np.ndarray]) -> Numbers:
-    means = dict(means)
-    # The geometric mean of the ranks is the exponential of their mean logarithm.
-    return means | {"geometric_mean_rank": np.exp(means.pop("log_rank"))}
 
 
 def on_task(subject: Subject, task: LabeledTask, rank: int, progress: Progress) -> dict[str, Numbers]:
