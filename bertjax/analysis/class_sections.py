@@ -58,10 +58,7 @@ def of_folds(path: str, trust_code: bool = False) -> list[Section]:
     count = len(next(iter(spread["metrics"].values()))["values"])
     headings = ("metric", "mean", "lowest", "highest", "most frequent class")
     caption = "Held-out scores. Folds share most of their training records: their range is not a confidence interval."
-    paragraph = (
-        f"{count} runs, each of which held out another part of {task.examples.train}: each record is scored by the run "
-        "that was not trained on it."
-    )
+    paragraph = f"{count} runs: each record of {task.examples.train} is scored by the run that was not trained on it."
     rows = tuple(folds.rows_of(spread))
     sections = [Section("folds", "The folds", (paragraph,), (Table(caption, headings, rows),))]
     predictions = read_jsonl(files.predictions / f"{folds.STEM}.jsonl")
@@ -95,9 +92,8 @@ def section_of(
             surest_mistakes(predictions, confidences_M, is_right_M, label, texts),
             _suspects(label_errors.suspect_records(predictions, label), label, texts),
         ]
-    count = int(report.confusion_CC.sum())
-    right = int(np.trace(report.confusion_CC))
-    most = int(report.confusion_CC.sum(axis=1).max())
+    matrix_CC = report.confusion_CC
+    count, right, most = int(matrix_CC.sum()), int(np.trace(matrix_CC)), int(matrix_CC.sum(axis=1).max())
     summary = (
         f"{right:,} of {count:,} answers are right ({right / count:.1%}). Always answering the most frequent class "
         f"would be right in {most:,} ({most / count:.1%})."
@@ -146,9 +142,8 @@ def _reliability(
         f"sure. The expected calibration error over these bins is {error:.3f}."
     )
     bins = "; ".join(f"{sure:.2f}: {right:.2f}" for sure, right in zip(confidence, accuracy, strict=True))
-    return Drawing(
-        f"{name}-reliability", drawing.svg_of(figure), caption, f"Share of right answers by confidence: {bins}"
-    )
+    alternative = f"Share of right answers by confidence: {bins}"
+    return Drawing(f"{name}-reliability", drawing.svg_of(figure), caption, alternative)
 
 
 def _threshold_caption(task: Task, metrics: Mapping[str, float]) -> str:
@@ -159,15 +154,9 @@ def _threshold_caption(task: Task, metrics: Mapping[str, float]) -> str:
     if threshold is not None:
         return f"{accepting} The run sets `objective.threshold={threshold:g}`."
     if precision is None:
-        return (
-            f"{accepting} `objective.precision=0.95` finds the threshold for a precision, and `predict` then marks "
-            "each answer as accepted or not."
-        )
+        return f"{accepting} `objective.precision=0.95` finds the threshold for a precision, which `predict` then uses."
     found = f": {metrics['threshold']:.4f}, fitted on the held-out records" if "threshold" in metrics else ""
-    return (
-        f"{accepting} The run looks for the threshold for `objective.precision={precision:g}`{found}. `predict` marks "
-        "each answer as accepted or not."
-    )
+    return f"{accepting} The run looks for the threshold for `objective.precision={precision:g}`{found}."
 
 
 def _threshold(name: str, confidences_M: np.ndarray, is_right_M: np.ndarray, caption: str) -> Drawing:
@@ -206,13 +195,8 @@ def surest_mistakes(
     """
     wrong = [index for index in np.argsort(-confidences_M, kind="stable") if not is_right_M[index]][:_SHOWN]
     rows = [
-        (
-            _shown(predictions[index], texts),
-            label_names.class_of(predictions[index][label]),
-            predictions[index]["prediction"],
-        )
-        + (f"{confidences_M[index]:.3f}",)
-        for index in wrong
+        (_shown(record, texts), label_names.class_of(record[label]), record["prediction"], f"{confidence:.3f}")
+        for record, confidence in ((predictions[index], confidences_M[index]) for index in wrong)
     ]
     return Table("The mistakes that the model is surest of.", ("text", "label", "answer", "probability"), _clean(rows))
 

@@ -11,8 +11,9 @@ from bertjax.analysis import class_sections, drawing, run_data, smaller_models
 from bertjax.analysis.page import Drawing, Section, Table
 from bertjax.analysis.run_data import changes_of
 from bertjax.analysis.subject import Subject
+from bertjax.comparison.numbers import last_evaluation
 from bertjax.comparison.runs import Run, open_runs
-from bertjax.comparison.settings import text_of
+from bertjax.comparison.settings import leaves, text_of
 from bertjax.config import config_file
 from bertjax.config.config import Config
 from bertjax.runtime.errors import UserError, printable
@@ -23,8 +24,14 @@ from bertjax.training.run.workdir import Workdir, read_jsonl, runs_in
 
 # Maximum number of evaluations in a table of guesses, the first and the last one included.
 _MOST_EVALUATIONS = 7
+_COMPARED = "What is trained: a workdir is resumed only with the same values."
+_FREE = (
+    "How the run is evaluated and executed, and where files are: a workdir is resumed with other values, too. Files "
+    "that the training depends on must have the same content."
+)
 _SHOWN_GUESSES = 3
 _COLUMNS = 2
+_DRAWN_BESIDE = ("_loss", "accuracy", "f1", "matthews", "spearman")
 _OPTIMIZER = ("learning_rate", "gradient_norm")
 _ACCOUNTS = {
     "step": "steps",
@@ -89,7 +96,7 @@ def _config_name(starts: Sequence[dict]) -> str:
 
 
 def _summary(run: Run, status: RunStatus) -> Section:
-    metrics, baselines = _last_evaluation(run), run.summary.get("baseline", {})
+    metrics, baselines = last_evaluation(run)[1], run.summary.get("baseline", {})
     rows = [(name, _number(value)) for name, value in metrics.items()]
     rows += [(f"baseline: {name}", _number(value)) for name, value in baselines.items()]
     steps = f"{status.step:,}" + (f" of {status.steps:,}" if status.steps else "")
@@ -108,30 +115,18 @@ def _summary(run: Run, status: RunStatus) -> Section:
     return Section("run", "The run", tuple(paragraphs), (Table(caption, ("metric", "value"), tuple(rows)),))
 
 
-def _last_evaluation(run: Run) -> dict[str, float | None]:
-    # Not every record has an evaluation: find the newest one that has.
-    return next(filter(None, map(curves.heldout_metrics, reversed(run.records))), {})
-
-
 def _curves(run: Run, config_name: str) -> Section:
     panels = curves.panels_of(run.records)
     optimizer = [name for name in _OPTIMIZER if curves.points_of(run.records, "step", f"{curves.TRAIN}{name}")]
     drawings = [_drawing("run-curves", run, panels, config_name, _caption_of_curves(run, panels[0], config_name))]
-    others = [name for name in curves.metrics_in(run.records) if _is_drawn_beside(name, panels)]
+    others = [name for name in curves.metrics_in(run.records) if name not in panels and name.endswith(_DRAWN_BESIDE)]
     for first in range(0, len(others), _COLUMNS):
         caption = "Further metrics, drawn in the same way."
         drawings.append(_drawing(f"run-curves-{first}", run, others[first : first + _COLUMNS], "", caption))
     if optimizer:
-        caption = (
-            "The learning rate and the norm of the gradient before clipping, at each logged step. A norm that jumps "
-            "while the loss does marks a spike; a norm that keeps rising precedes divergence."
-        )
+        caption = "The learning rate and the gradient norm before clipping: if it keeps rising, the run may diverge."
         drawings.append(_drawing("run-optimizer", run, optimizer, "", caption))
     return Section("curves", "Curves", blocks=tuple(drawings))
-
-
-def _is_drawn_beside(name: str, panels: Sequence[str]) -> bool:
-    return name not in panels and name.endswith(("_loss", "accuracy", "f1", "matthews", "spearman"))
 
 
 def _drawing(name: str, run: Run, panels: Sequence[str], config_name: str, caption: str) -> Drawing:
@@ -154,10 +149,7 @@ def _in_words(run: Run, metric: str) -> str:
 def _caption_of_curves(run: Run, metric: str, config_name: str) -> str:
     text = "Training (thin line, one batch a point) and held-out rows (points) against the step. "
     if reference := curves.reference_of(config_name):
-        text += (
-            f"The gray line is the mean of {reference['seeds']} seeds of {config_name}, the band their range: a run "
-            "with the same settings stays near it. "
-        )
+        text += f"The gray line is the mean of {reference['seeds']} seeds of {config_name}, the band their range. "
     ends = _in_words(run, metric)
     return text + (f"The number that matters is the last one: {ends}." if ends else "")
 
@@ -166,28 +158,21 @@ def _guesses(records: Sequence[dict]) -> Section:
     title = "Guesses over time"
     evaluations = {record["step"]: record.get("samples", []) for record in records}
     if not any(evaluations.values()):
-        reason = (
-            "samples.jsonl has no sentence: eval.samples is 0, the objective has none, or no evaluation is done yet."
-        )
-        return Section("guesses", title, skipped=reason)
-    tables = []
-    for sample in evaluations[max(evaluations)]:
-        at = {
-            step: each["guesses"]
-            for step, samples in evaluations.items()
-            for each in samples
-            if each["text"] == sample["text"]
-        }
-        tables.append(_guess_table(sample, at))
-    paragraph = (
-        f"The same masked sentences at each evaluation, with the {_SHOWN_GUESSES} best guesses for each masked token, "
-        "best first. Bold: the first guess is right."
-    )
-    return Section("guesses", title, (paragraph,), tuple(tables))
+        reason = "eval.samples is 0, the objective has none, or no evaluation is done yet"
+        return Section("guesses", title, skipped=f"samples.jsonl has no sentence: {reason}.")
+    at: dict[str, dict[int, list]] = {}
+    for step, samples in evaluations.items():
+        for sample in samples:
+            at.setdefault(sample["text"], {})[step] = sample["guesses"]
+    tables = tuple(_guess_table(sample, at[sample["text"]]) for sample in evaluations[max(evaluations)])
+    paragraph = f"The {_SHOWN_GUESSES} best guesses at each evaluation, best first. Bold: the first guess is right."
+    return Section("guesses", title, (paragraph,), tables)
 
 
 def _guess_table(sample: dict, at: dict[int, list]) -> Table:
-    steps = [sorted(at)[index] for index in _spread(len(at), _MOST_EVALUATIONS)]
+    # Evenly spread, both ends included.
+    spread = np.linspace(0, len(at) - 1, min(len(at), _MOST_EVALUATIONS))
+    steps = [sorted(at)[index] for index in sorted({round(index) for index in spread})]
     rows, marked = [], set()
     for index, answer in enumerate(sample["answers"]):
         row = [printable(answer)]
@@ -201,11 +186,6 @@ def _guess_table(sample: dict, at: dict[int, list]) -> Table:
     return Table(printable(sample["text"]), headings, tuple(rows), frozenset(marked))
 
 
-def _spread(count: int, most: int) -> list[int]:
-    """Return up to `most` of the indices 0 to count - 1, evenly spread, both ends included."""
-    return sorted({round(index) for index in np.linspace(0, count - 1, min(count, most))})
-
-
 def _speed(run: Run, status: RunStatus) -> Section:
     points = np.array(curves.points_of(run.records, "step", "tokens", "seconds"), float).reshape(-1, 3)
     blocks: list[Drawing | Table] = []
@@ -215,21 +195,18 @@ def _speed(run: Run, status: RunStatus) -> Section:
         rates = np.diff(tokens) / np.maximum(np.diff(seconds), 1e-9)
         svg = drawing.svg_of(drawing.curves({"tokens/s": (steps[1:], rates)}, "step", "tokens/s", markers=False))
         caption = (
-            "Tokens a second between logged steps, everything included. A dip is an evaluation, a checkpoint, a "
-            f"compilation or a wait for data. The number that matters is the median: {np.median(rates):,.0f} tokens/s."
+            "Tokens a second between logged steps. A dip is an evaluation, a checkpoint, a compilation or a wait for "
+            f"data. The number that matters is the median: {np.median(rates):,.0f} tokens/s."
         )
         words = f"Throughput between {rates.min():,.0f} and {rates.max():,.0f} tokens a second."
         blocks.append(Drawing("run-throughput", svg, caption, words))
     accounts = run.summary.get("accounts", {})
     if wall := accounts.get("wall"):
         blocks.append(_accounts_table(accounts, wall))
-    if status.goodput is None:
-        paragraph = "Goodput is not known before the first checkpoint."
-    else:
-        paragraph = (
-            f"Goodput is {status.goodput:.1%}: the share of the wall time of all starts ({status.starts}) that went "
-            "into steps that were kept."
-        )
+    paragraph = "Goodput is not known before the first checkpoint."
+    if status.goodput is not None:
+        what = f"the share of the wall time of all starts ({status.starts}) that went into steps that were kept"
+        paragraph = f"Goodput is {status.goodput:.1%}: {what}."
     return Section("speed", "Throughput and goodput", (paragraph,), tuple(blocks))
 
 
@@ -239,53 +216,25 @@ def _accounts_table(accounts: dict[str, float], wall: float) -> Table:
     spent["start-up, and steps that were lost"] = max(wall - sum(spent.values()), 0.0)
     rows = [(title, f"{seconds:,.1f}", f"{seconds / wall:.1%}") for title, seconds in spent.items()]
     rows.append(("wall time", f"{wall:,.1f}", "100%"))
-    rows += [
-        (f"{name.replace('_', ' ')} of the steps", "", f"{accounts[name]:.1%}")
-        for name in ("mfu", "executed_mfu")
-        if name in accounts
-    ]
+    for name in ("mfu", "executed_mfu"):
+        if name in accounts:
+            rows.append((f"{name.replace('_', ' ')} of the steps", "", f"{accounts[name]:.1%}"))
     caption = "What the wall time went into. The first line is the goodput."
     return Table(caption, ("", "seconds", "share"), tuple(rows))
 
 
 def _settings(config: Config, identity: Mapping[str, Any]) -> Section:
-    changes = changes_of(config)
-    blocks = []
-    for caption, is_identity in (
-        ("What is trained: a workdir is resumed only with the same values.", True),
-        (
-            "How the run is evaluated and executed, and where files are: a workdir is resumed with other values, too. "
-            "Files that the training depends on must have the same content.",
-            False,
-        ),
-    ):
-        rows = tuple(
-            (name, _setting(value), _setting(default))
-            for name, (value, default) in changes.items()
-            if is_identity == _is_compared(name, identity)
-        )
-        if rows:
-            blocks.append(Table(caption, ("setting", "value", "default"), rows))
+    changes, compared = changes_of(config), [f"{name}." for name in leaves(identity)]
+    tables: dict[str, list] = {_COMPARED: [], _FREE: []}
+    for name, values in changes.items():
+        # The one compared setting of `runtime`, `skip_rows`, has its own entry in the identity (`Config.identity`).
+        is_compared = any(leaf.startswith(f"{name.removeprefix('runtime.')}.") for leaf in compared)
+        cells = (printable(text_of((value,))) for value in values)
+        tables[_COMPARED if is_compared else _FREE].append((name, *cells))
+    headings = ("setting", "value", "default")
+    blocks = [Table(caption, headings, tuple(rows)) for caption, rows in tables.items() if rows]
     paragraph = f"{len(changes)} settings differ from their defaults. The names are those of --config.NAME=value."
     return Section("settings", "Settings that differ from the defaults", (paragraph,), tuple(blocks))
-
-
-def _is_compared(name: str, identity: Mapping[str, Any]) -> bool:
-    """Return whether a setting is in the identity of a run (`Config.identity`)."""
-    # The one compared setting of `runtime`, `skip_rows`, has its own entry there.
-    value: Any = identity
-    for part in name.removeprefix("runtime.").split("."):
-        if isinstance(value, Mapping) and part in value:
-            value = value[part]
-        elif isinstance(value, Sequence) and part.isdecimal() and int(part) < len(value):
-            value = value[int(part)]
-        else:
-            return False
-    return True
-
-
-def _setting(value: Any) -> str:
-    return printable(text_of((value,)))
 
 
 def _environment(starts: Sequence[dict]) -> Section:
