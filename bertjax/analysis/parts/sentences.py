@@ -110,9 +110,8 @@ def _sentences(subject: Subject, material: Material) -> tuple[Encoded, int]:
     kept = [number for number, tokens in enumerate(ids) if len(tokens) + 2 <= min(LONGEST, encoded.longest)]
     ragged = add_special_tokens([ids[number] for number in kept], None, subject.vocabulary, labels={})
     records = [encoded.records[number] for number in kept]
-    return dataclasses.replace(encoded, ragged=ragged, records=records, record_of=np.arange(len(kept))), len(
-        texts
-    ) - len(kept)
+    encoded = dataclasses.replace(encoded, ragged=ragged, records=records, record_of=np.arange(len(kept)))
+    return encoded, len(texts) - len(kept)
 
 
 def _analyzed(subject: Subject, encoded: Encoded, answers: Answers | None):
@@ -168,13 +167,9 @@ def _answered(answers: Answers, batch: dict[str, np.ndarray], length: int) -> tu
     logits_LC = np.asarray(answers.by_layer(subject.params, batch))[:, 0].astype(np.float64)
     answer = int(logits_LC[-1].argmax()) if answer < 0 else answer
     result = answers.attribute(batch, np.array([answer]))
-    numbers = {
-        "prediction": float(result.prediction_BN[0, 0]),
-        "baseline": float(result.baseline_BN[0, 0]),
-        "gap": float(result.gap_BN[0, 0]),
-        "tolerance": float(result.tolerance_BN[0, 0]),
-        "attributions": result.tokens_BT[0, :length].tolist(),
-    }
+    names = ("prediction", "baseline", "gap", "tolerance")
+    numbers: dict[str, Any] = {name: float(getattr(result, f"{name}_BN")[0, 0]) for name in names}
+    numbers["attributions"] = result.tokens_BT[0, :length].tolist()
     if answers.is_number:
         return numbers | {"layers": [{"number": float(logits[0])} for logits in logits_LC]}, column
     # Softmax in float64; the largest logit is subtracted against overflow.
@@ -204,8 +199,8 @@ def _table(sentence: Sentence, label: str) -> Table:
         what = f"log-probability of {numbers['answer']!r} in nats" if "answer" in numbers else "predicted number"
         caption += (
             f" Integrated gradients of the {what}: {numbers['prediction']:.3f} for the sentence, "
-            f"{numbers['baseline']:.3f} if every word is [MASK]. The attributions add up to the difference but for "
-            f"{numbers['gap']:.4f}; {numbers['tolerance']:.4f} is allowed."
+            f"{numbers['baseline']:.3f} if every word is [MASK]. The gap to their sum is {numbers['gap']:.4f}; "
+            f"{numbers['tolerance']:.4f} is allowed."
         )
     headings = ("token", *(("attribution",) if has_answer else ()), "rollout")
     rows = []
@@ -239,8 +234,7 @@ def _text(answered: Sequence[dict[str, Any]], notes: Sequence[str]) -> str:
     paragraphs = [
         "The viewer shows the attention of every head and the rollout of every layer. Rollout averages the heads of "
         "each layer, adds the residual connection as the identity, and multiplies the layers (Abnar & Zuidema, 2020). "
-        "The tables have its row for the state that the head of the model reads, or the summary of the "
-        "sentence: [CLS], or the last token of a model that does not read in both directions."
+        "The tables have its row for the state that the head of the model reads, or the summary of the sentence."
     ]
     if answered:
         complete = sum(entry["gap"] <= entry["tolerance"] for entry in answered)

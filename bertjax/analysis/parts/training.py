@@ -1,7 +1,8 @@
 """Part `training`: loss and all other parts' numbers over the checkpoints of a run."""
 
 import functools
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 from bertjax.analysis import drawing, running, series
 from bertjax.analysis.ablation import row_sums
 from bertjax.analysis.material import Material
-from bertjax.analysis.part import Figure, Part, Result
+from bertjax.analysis.part import Figure, Part, Result, pairs
 from bertjax.analysis.parts import parts_of
 from bertjax.analysis.reduce import Progress, hide, put
 from bertjax.analysis.series import Curve, Name, Seeds
@@ -42,38 +43,30 @@ class Training(Part):
         """Return the loss and the other parts' numbers at each step; the guide describes the arrays."""
         groups = series.seeds_of(subjects)
         # Called by name or from Python, there are no earlier parts: run all of them here.
-        results = self.results or _run_others(subjects, materials, progress)
+        results = self.results
+        if not results:
+            others = [part for part in parts_of(()) if part.name != self.name]
+            outcomes = running.run_parts(others, subjects, materials, progress)
+            results = {outcome.part.name: outcome.result for outcome in outcomes if outcome.result}
         losses = {material.name: _losses(groups, material, progress) for material in materials}
         losses = {material: curves for material, curves in losses.items() if curves}
         found = {part: series.series_of(result, groups) for part, result in results.items()}
+        by_part: dict[str, dict[str, Any]] = {part: {} for part in found}
+        arrays = {}
+        for part, name, of_groups in pairs(found):
+            arrays |= {"/".join((part, *name, group)): values for group, values in of_groups.items()}
+            if next(iter(of_groups.values())).ndim == 2:
+                curves = {group: series.curve_of(values) for group, values in of_groups.items()}
+                by_part[part]["/".join(name)] = _as_dicts(curves)
         numbers = {
             "runs": {group.name: {"seeds": len(group.subjects), "steps": list(group.steps)} for group in groups},
             "loss": {material: _as_dicts(curves) for material, curves in losses.items()},
-            "parts": {
-                part: {
-                    "/".join(name): _as_dicts(_curves(of_groups))
-                    for name, of_groups in names.items()
-                    if next(iter(of_groups.values())).ndim == 2
-                }
-                for part, names in found.items()
-            },
-        }
-        arrays = {
-            "/".join((part, *name, group)): values
-            for part, names in found.items()
-            for name, of_groups in names.items()
-            for group, values in of_groups.items()
+            "parts": by_part,
         }
         figures = [_loss_figure(material, curves, groups) for material, curves in losses.items()]
         for part, names in found.items():
-            figures += _part_figures(part, names, groups)[:MOST_FIGURES]
-        return Result(numbers, arrays, figures, _text(groups, losses, found))
-
-
-def _run_others(subjects, materials, progress) -> dict[str, Result]:
-    others = [part for part in parts_of(()) if part.name != Training.name]
-    outcomes = running.run_parts(others, subjects, materials, progress)
-    return {outcome.part.name: outcome.result for outcome in outcomes if outcome.result}
+            figures += itertools.islice(_part_figures(part, names, groups), MOST_FIGURES)
+        return Result(numbers, arrays, figures, _text(groups, found))
 
 
 @functools.partial(jax.jit, static_argnames=("objective", "model", "term"))
@@ -120,10 +113,6 @@ def _sums(subject: Subject, material: Material, progress: Progress) -> np.ndarra
     return np.concatenate(rows)
 
 
-def _curves(of_groups: Mapping[str, np.ndarray]) -> dict[str, Curve]:
-    return {group: series.curve_of(values) for group, values in of_groups.items()}
-
-
 def _as_dicts(curves: Mapping[str, Curve]) -> dict[str, Any]:
     return {group: curve.as_dict() for group, curve in curves.items()}
 
@@ -143,16 +132,17 @@ def _loss_figure(material: str, curves: dict[str, Curve], groups: Sequence[Seeds
         for name, curve in curves.items()
     )
     caption = (
-        f"The loss on {material} in nats, at each kept checkpoint; the axis of steps is logarithmic, with 0 on it. The "
-        f"examples and their masks are the same at every step. {_BANDS} "
-        f"A run of one seed has the interval of its examples. {ends}."
+        f"The loss on {material} in nats, at each kept checkpoint, on the same masked examples. {_BANDS} A run of one "
+        f"seed has the interval of its examples. {ends}."
     )
     name = f"loss-{_slug((material,))}"
     return Figure(name, caption, f"Loss over steps. {ends}.", _drawn(curves, steps, "loss (nats)"))
 
 
-def _part_figures(part: str, names: Mapping[Name, Mapping[str, np.ndarray]], groups: Sequence[Seeds]) -> list[Figure]:
-    """Return a part's figures: related scalars together, and one figure per number that has layers."""
+def _part_figures(
+    part: str, names: Mapping[Name, Mapping[str, np.ndarray]], groups: Sequence[Seeds]
+) -> Iterator[Figure]:
+    """Yield a part's figures: related scalars together, and one figure per number that has layers."""
     steps_of = {group.name: group.steps for group in groups}
     layers_of = {group.name: group.subjects[0][0].encoder.layers for group in groups}
     places: dict[Name, dict[tuple[str, str], np.ndarray]] = {}
@@ -167,7 +157,6 @@ def _part_figures(part: str, names: Mapping[Name, Mapping[str, np.ndarray]], gro
                 first = 0 if by_layer.shape[-1] > layers_of[group] else 1
                 for layer in range(by_layer.shape[-1]):
                     places.setdefault((*name, group), {})[f"layer {first + layer}", group] = by_layer[..., layer]
-    figures = []
     for place, members in places.items():
         # A curve that is NaN at every step draws nothing.
         keys = [key for key, values in members.items() if np.isfinite(values).all(axis=0).any()]
@@ -175,8 +164,7 @@ def _part_figures(part: str, names: Mapping[Name, Mapping[str, np.ndarray]], gro
             chosen = keys[start : start + MOST_CURVES]
             number = f"-{start // MOST_CURVES + 1}" if len(keys) > MOST_CURVES else ""
             y = place[-2] if place and place[-1] in steps_of else (place or (part,))[-1]
-            figures.append(_figure(part, place, number, y, {key: members[key] for key in chosen}, steps_of))
-    return figures
+            yield _figure(part, place, number, y, {key: members[key] for key in chosen}, steps_of)
 
 
 def _figure(
@@ -192,11 +180,8 @@ def _figure(
     moved = max(ends_of, key=lambda name: abs(ends_of[name][1] - ends_of[name][0]))
     ends = f"{moved} changes most, from {ends_of[moved][0]:.3f} to {ends_of[moved][1]:.3f}"
     has_seeds = any(len(values) > 1 for values in members.values())
-    caption = (
-        f"The numbers of the part {what}, at each kept checkpoint; the axis of steps is logarithmic, with 0 on it. "
-        f"{_BANDS + ' ' if has_seeds else ''}Numbers by layer and head are averaged over heads. "
-        f"{ends}."
-    )
+    caption = f"The numbers of the part {what}, at each kept checkpoint, as means over heads. "
+    caption += f"{_BANDS + ' ' if has_seeds else ''}{ends}."
     name = f"{part}-{_slug(place)}{number}" if place else f"{part}{number}"
     return Figure(name, caption, f"Curves of {what} over steps: {ends}.", _drawn(curves, steps, y))
 
@@ -207,7 +192,7 @@ def _slug(words: Sequence[str]) -> str:
     return "-".join(filter(None, "".join(c if c.isascii() and c.isalnum() else "-" for c in text).split("-")))
 
 
-def _text(groups: Sequence[Seeds], losses, found) -> str:
+def _text(groups: Sequence[Seeds], found) -> str:
     parts = ", ".join(part for part, names in found.items() if names) or "none"
     listed = "; ".join(
         f"{group.name}: {len(group.steps)} checkpoints, from step {group.steps[0]:,} to {group.steps[-1]:,}"
@@ -215,8 +200,5 @@ def _text(groups: Sequence[Seeds], losses, found) -> str:
     )
     text = f"{listed}. Other parts with numbers that change: {parts}."
     if any(len(group.subjects) > 1 for group in groups):
-        text += (
-            "\n\nIntervals cover the choice of seeds, on these examples. They assume that results scatter normally "
-            "over seeds."
-        )
+        text += "\n\nIntervals cover the choice of seeds, on these examples, if results scatter normally over seeds."
     return text
