@@ -200,7 +200,7 @@ class Ablation:
                 for name, output in jax.device_get(self._outputs(self._params, arrays, masks)).items():
                     outputs.setdefault(name, []).extend(_by_row(output, batch)[:count])
             first += count
-            update(_tokens(batch))
+            update(tokens_in(batch))
         means = {
             name: float(total_U.sum() / weight_U.sum()) for name, (total_U, weight_U) in sums.items() if weight_U.any()
         }
@@ -234,7 +234,7 @@ class Ablation:
             sums = self._importance(self._params, self._frozen, arrays, masks, weights, self._step)
             for name, values in jax.device_get(sums).items():
                 totals[name] += values
-            update(_tokens(batch))
+            update(tokens_in(batch))
         return totals
 
     def changes(self, masked: Sequence[Scores]) -> dict[str, Difference]:
@@ -375,7 +375,8 @@ def _batches(encoded: Encoded, rows_RN: np.ndarray, seq_len: int) -> Iterator[di
         yield encoded.batch(rows_BN, seq_len, with_objective=True)
 
 
-def _tokens(batch: Mapping[str, np.ndarray]) -> int:
+def tokens_in(batch: Mapping[str, np.ndarray]) -> int:
+    """Return the number of tokens in a batch, the unit of progress."""
     return int(np.count_nonzero(batch["examples_BT"]))
 
 

@@ -217,15 +217,8 @@ class Labeled(Material):
         examples = format.encode(records, subject.tokenizer, seq_len, classes)
         chosen = self._chosen(len(examples), examples.group)
         ragged = dataclasses.replace(examples.take(chosen), ids=np.arange(len(chosen)))
-        return Encoded(
-            ragged,
-            records,
-            examples.record_of[chosen],
-            objective,
-            subject.vocabulary,
-            self.longest(subject),
-            examples.notes,
-        )
+        longest, record_of = self.longest(subject), examples.record_of[chosen]
+        return Encoded(ragged, records, record_of, objective, subject.vocabulary, longest, examples.notes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,16 +240,12 @@ class Texts(Material):
         longest = self.longest(subject)
         # Sentences are never cut, unlike records of a file: a user who gives a sentence wants to see all of it.
         for record, ids in zip(records, encoded, strict=True):
+            text = f"the text {cut_text(record['text'], 40)!r}"
             if len(ids) + 2 > longest:
-                raise UserError(
-                    f"the text {cut_text(record['text'], 40)!r} has {len(ids) + 2} tokens and {subject.label} reads "
-                    f"{longest}; shorten it"
-                )
+                raise UserError(f"{text} has {len(ids) + 2} tokens and {subject.label} reads {longest}; shorten it")
             if subject.vocabulary.is_special[ids].all():
-                raise UserError(
-                    f"the text {cut_text(record['text'], 40)!r} has no token that the vocabulary of {subject.label} "
-                    "knows; give another text"
-                )
+                known = f"no token that the vocabulary of {subject.label} knows"
+                raise UserError(f"{text} has {known}; give another text")
         ragged = add_special_tokens(encoded, None, subject.vocabulary, labels={})
         return Encoded(ragged, records, np.arange(len(records)), objective, subject.vocabulary, longest)
 
@@ -271,15 +260,11 @@ class OwnTexts(Material):
     )
 
     def _texts_of(self, subject: Subject) -> Material:
-        return self._labeled if subject.finetuned else self._corpus
+        return self._kinds[Labeled if subject.finetuned else Corpus]
 
     @functools.cached_property
-    def _corpus(self) -> Corpus:
-        return Corpus(self.name, self.examples, self.length)
-
-    @functools.cached_property
-    def _labeled(self) -> Labeled:
-        return Labeled(self.name, self.examples, self.length)
+    def _kinds(self) -> dict[type, Material]:
+        return {kind: kind(self.name, self.examples, self.length) for kind in (Labeled, Corpus)}
 
     def encoded(self, subject):
         return self._texts_of(subject).encoded(subject)

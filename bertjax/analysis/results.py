@@ -6,7 +6,7 @@ import shutil
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -79,16 +79,8 @@ def write(
     return outcomes
 
 
-class _Drawn(NamedTuple):
-    """A figure: contents for its two files, and the block on the page."""
-
-    svg: str
-    pdf: bytes
-    block: Drawing
-
-
-def _drawn(outcome: Outcome) -> tuple[Outcome, list[_Drawn]]:
-    """Draw the figures of an outcome. If one cannot be drawn, the part fails and has no figures."""
+def _drawn(outcome: Outcome) -> tuple[Outcome, list[tuple[Drawing, bytes]]]:
+    """Draw the figures of an outcome, for the page and as PDF. If one cannot be drawn, the part fails and has none."""
     figures = []
     for figure in outcome.result.figures if outcome.result else ():
         unique = f"{outcome.part.name}-{figure.name}"
@@ -98,7 +90,7 @@ def _drawn(outcome: Outcome) -> tuple[Outcome, list[_Drawn]]:
         # One bad figure must not discard the other parts of a long analysis.
         except Exception as error:
             return outcome.failed(error), []
-        figures.append(_Drawn(svg, pdf, Drawing(unique, svg, figure.caption, figure.alternative)))
+        figures.append((Drawing(unique, svg, figure.caption, figure.alternative), pdf))
     return outcome, figures
 
 
@@ -110,14 +102,7 @@ def _fill(folder, drawn, subjects, materials, before) -> None:
         "materials": [{"name": material.name, "most_examples": material.examples} for material in materials],
         "parts": {outcome.part.name: outcome.result.numbers for outcome in outcomes if outcome.result},
         "skipped": {outcome.part.name: outcome.missing for outcome in outcomes if outcome.missing},
-        "failed": {
-            outcome.part.name: {
-                "error": outcome.failure,
-                "traceback": "".join(traceback.format_exception(outcome.error)),
-            }
-            for outcome in outcomes
-            if outcome.error
-        },
+        "failed": {outcome.part.name: _failure(outcome) for outcome in outcomes if outcome.error},
     }
     arrays, sections = {}, list(before)
     (folder / FIGURES).mkdir()
@@ -128,13 +113,13 @@ def _fill(folder, drawn, subjects, materials, before) -> None:
             sections.append(Section(name, outcome.part.title, **why))
             continue
         arrays |= {f"{name}/{key}": array for key, array in result.arrays.items()}
-        for figure in figures:
+        for figure, pdf in figures:
             # A file of its own has no page whose color it could take.
             svg = figure.svg.replace("currentColor", "#000000")
-            (folder / FIGURES / f"{figure.block.name}.svg").write_text(svg, encoding="utf-8")
-            (folder / FIGURES / f"{figure.block.name}.pdf").write_bytes(figure.pdf)
+            (folder / FIGURES / f"{figure.name}.svg").write_text(svg, encoding="utf-8")
+            (folder / FIGURES / f"{figure.name}.pdf").write_bytes(pdf)
         paragraphs = (*filter(None, result.text.split("\n\n")), *_left_out(outcome))
-        blocks = (*(figure.block for figure in figures), *result.tables)
+        blocks = (*(figure for figure, _ in figures), *result.tables)
         sections.append(Section(name, outcome.part.title, paragraphs, blocks, tuple(result.maps)))
         for file, content in result.files.items():
             (folder / file).write_bytes(content)
@@ -145,6 +130,10 @@ def _fill(folder, drawn, subjects, materials, before) -> None:
     notes = " ".join(material.note for material in materials)
     lead = f"Models: {models}. Texts: {', '.join(material.name for material in materials)}. {notes}".rstrip()
     (folder / PAGE).write_text(page(title, sections, lead), encoding="utf-8")
+
+
+def _failure(outcome: Outcome) -> dict[str, str]:
+    return {"error": outcome.failure, "traceback": "".join(traceback.format_exception(outcome.error))}
 
 
 def _left_out(outcome: Outcome) -> list[str]:

@@ -54,10 +54,7 @@ def sections_of(workdir: Workdir) -> list[Section]:
     if not rows:
         return []
     headings = ("command", "parameters", "bytes", "scores", "ms a text")
-    caption = (
-        "Each row is a command that made the model smaller, with values before and after. Scores are those of the file "
-        "that --score names. Times of different rows may be from different machines."
-    )
+    caption = "What each command changed. Scores are those of the file of --score; times may be of different machines."
     return [Section("smaller", "Smaller models", blocks=(Table(caption, headings, rows),))]
 
 
@@ -65,9 +62,5 @@ def _row(line: dict[str, Any]) -> tuple[str, ...]:
     counts = [f"{before:,} → {after:,} ({after / before:.1%})" for before, after in (line["parameters"], line["bytes"])]
     scores = [f"{name} {before:.4f} → {after:.4f}" for name, (before, after) in line["scores"].items()]
     times = line["milliseconds"]
-    return (
-        line["command"],
-        *counts,
-        ", ".join(scores) or "not scored",
-        f"{times[0]:.2f} → {times[1]:.2f}" if times else "not measured",
-    )
+    milliseconds = f"{times[0]:.2f} → {times[1]:.2f}" if times else "not measured"
+    return line["command"], *counts, ", ".join(scores) or "not scored", milliseconds

@@ -48,23 +48,16 @@ def _contents(store: TokenStore) -> Section:
         *(f"{text[0].upper()}{text[1:]}." for text in warnings(store, store.unigram_counts("train"))),
     ]
     caption = (
-        "What training and evaluation read. Tokens per word say how well the vocabulary fits a source; above "
-        f"{MOST_TOKENS_A_WORD}, its words are cut into too many parts. In a script without spaces, characters count as "
-        "words."
+        f"What training and evaluation read. Above {MOST_TOKENS_A_WORD} tokens per word, the vocabulary does not fit a "
+        "source well. In a script without spaces, characters count as words."
     )
     headings = ("split", "documents", "sentences", "tokens", "tokens per word", "[UNK]", "MB of text")
     longest = tuple(
         (printable(name_of(source, document, manifest)), f"{tokens:,}")
         for tokens, source, document in manifest["longest"]
     )
-    tables = (
-        Table(caption, headings, tuple(rows)),
-        Table(
-            "The longest documents. A book or a log file among pages is easily seen here.",
-            ("document", "tokens"),
-            longest,
-        ),
-    )
+    of_longest = "The longest documents. A book or a log file among pages is easily seen here."
+    tables = Table(caption, headings, tuple(rows)), Table(of_longest, ("document", "tokens"), longest)
     return Section("contents", "Contents", tuple(paragraphs), tables)
 
 
@@ -77,14 +70,9 @@ def _contents_row(label: str, counts: Mapping[str, int]) -> tuple[str, ...]:
 
 def _text(store: TokenStore) -> Section:
     """Return documents as text, and passages that a wrong encoding or leftover markup has spoiled."""
-    samples = tuple(
-        (str(number), printable(" ".join(text.split())[:_BEGINNING]))
-        for number, text in enumerate(damage.documents(store, _SHOWN, tokens=_BEGINNING), start=1)
-    )
-    caption = (
-        "Beginnings of training documents from the whole corpus, read back from their tokens. What is wrong here, such "
-        "as menus, markup or other languages, is what the model learns."
-    )
+    documents = damage.documents(store, _SHOWN, tokens=_BEGINNING)
+    samples = tuple((str(number), _beginning(text)) for number, text in enumerate(documents, start=1))
+    caption = "Beginnings of training documents, read back from their tokens. The model learns what is wrong here, too."
     blocks = [Table(caption, ("document", "its beginning"), samples)]
     if found := damage.damages(store):
         rows = tuple(
@@ -94,6 +82,10 @@ def _text(store: TokenStore) -> Section:
         caption = "Damaged text among the documents that were looked at, with a passage of a few of them."
         blocks.append(Table(caption, ("documents that", "share", "passages", "remedy"), rows))
     return Section("text", "Text", blocks=tuple(blocks))
+
+
+def _beginning(text: str) -> str:
+    return printable(" ".join(text.split())[:_BEGINNING])
 
 
 def _lengths(store: TokenStore) -> Section:
@@ -136,9 +128,8 @@ def _scripts(store: TokenStore) -> Section:
         (source, *(f"{of_source.get(name, 0.0):.2%}" for name in names)) for source, of_source in shares.items()
     )
     caption = (
-        "Shares of the letters of the training documents, counted over all pieces; letters that became bytes or [UNK] "
-        "are not among them. A script that nobody expected is a language that nobody filtered: a filter of the kind "
-        "scripts drops it."
+        "Shares of the letters of the training documents, without those that became bytes or [UNK]. A filter of the "
+        "kind scripts drops documents in a script that nobody expected."
     )
     return Section("scripts", "Scripts", blocks=(Table(caption, ("source", *names), rows),))
 
@@ -175,19 +166,15 @@ def _pieces(store: TokenStore) -> Section:
         f"Zipf's law. {rare:,} of {len(ranked):,} pieces occur fewer than {FREQUENT} times, too rarely to be learned "
         f"well (Gowda & May, 2020, arXiv 2004.02334). This size: {vocabulary.advice(store, counts_V)}."
     )
-    blocks: list[Drawing | Table] = [
-        Drawing("store-pieces", svg, caption, f"{rare:,} pieces occur fewer than {FREQUENT} times.")
-    ]
-    blocks.append(_sizes(store, counts_V))
+    alternative = f"{rare:,} pieces occur fewer than {FREQUENT} times."
+    blocks = [Drawing("store-pieces", svg, caption, alternative), _sizes(store, counts_V)]
     found = characters.load(store.path)
     if found.removed:
         listed = tuple(
             (f"U+{ord(character):04X}", f"{number:,}")
             for character, number in itertools.islice(found.removed.items(), _MOST_CHARACTERS)
         )
-        text = (
-            f"Characters that the tokenizer removes, {len(found.removed):,} of {found.distinct:,} in the same sample."
-        )
+        text = f"Characters that the tokenizer removes, {len(found.removed):,} of {found.distinct:,} in the sample."
         blocks.append(Table(text, ("code point", "times in the sample"), listed))
     if found.missing:
         listed = tuple(
@@ -254,23 +241,22 @@ def _reasons(store: TokenStore) -> Iterator[Table]:
         reason = line["rule"], line["reason"]
         numbers[reason] += 1
         if len(examples[reason]) < _EXAMPLES:
-            examples[reason].append(printable(" ".join(line["text"].split())[:_BEGINNING]))
+            examples[reason].append(_beginning(line["text"]))
     rows = [
         (rule, printable(reason), f"{number:,}", " ⏎ ".join(examples[rule, reason]))
         for (rule, reason), number in numbers.most_common()
     ]
     if rows:
         caption = (
-            f"Why filters dropped documents, the most frequent reason first, with the beginnings of up to {_EXAMPLES} "
-            "of them. Read them: a rule made for English web pages drops good text of other kinds. "
-            "The file cleaning.jsonl.gz in the store lists every document."
+            "Why filters dropped documents, the most frequent reason first. Read the examples: a rule made for English "
+            "web pages drops good text of other kinds. The file cleaning.jsonl.gz in the store lists every document."
         )
         yield Table(caption, ("filter", "reason", "documents", "examples"), tuple(rows))
 
 
 def _clusters(cleaning: Mapping[str, Sequence]) -> Iterator[Table]:
     rows = tuple(
-        (printable(document), f"{size:,}", printable(" ".join(beginning.split())[:_BEGINNING]))
+        (printable(document), f"{size:,}", _beginning(beginning))
         for size, document, beginning in cleaning.get("largest", ())
     )
     if rows:

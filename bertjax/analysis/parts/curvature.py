@@ -18,7 +18,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax.analysis import drawing
-from bertjax.analysis.ablation import packed_rows
+from bertjax.analysis.ablation import packed_rows, tokens_in
 from bertjax.analysis.encoded import Encoded
 from bertjax.analysis.material import SEED, Material
 from bertjax.analysis.part import Figure, Part, Result, pairs
@@ -154,13 +154,13 @@ def _eigenvalues(subject: Subject, material: Material, progress: Progress) -> tu
     of_batch = functools.partial(function_of(encoded.objective, subject.encoder), subject.params, frozen)
     values_LS = np.zeros((subject.encoder.layers, len(batches)))
     title = f"{subject.label}, curvature on {material.name}"
-    with progress(title, subject.encoder.layers * sum(map(_tokens, batches))) as bar:
+    with progress(title, subject.encoder.layers * sum(map(tokens_in, batches))) as bar:
         for number, batch in enumerate(batches):
             # The layer is an argument, not a constant: all layers share one compiled program.
             arrays = put(batch)
             for layer in range(subject.encoder.layers):
                 values_LS[layer, number] = jax.device_get(of_batch(arrays, layer, subject.steps))
-                bar.update(_tokens(batch))
+                bar.update(tokens_in(batch))
     return values_LS, examples
 
 
@@ -175,10 +175,6 @@ def subsets(encoded: Encoded) -> Iterator[dict[str, np.ndarray]]:
         rows_BN = np.full((-(-rows // devices) * devices, rows_RN.shape[1]), -1, np.int64)
         rows_BN[:rows] = rows_RN[number * rows : (number + 1) * rows]
         yield encoded.batch(rows_BN, seq_len, with_objective=True)
-
-
-def _tokens(batch: Mapping[str, np.ndarray]) -> int:
-    return int(np.count_nonzero(batch["examples_BT"]))
 
 
 def _figure(numbers: Mapping, arrays: Mapping[str, np.ndarray]) -> Figure:
