@@ -76,10 +76,10 @@ def effects_of(entries: Sequence[Entry], numbers: Sequence[Numbers]) -> list[dic
 def _effect(name: str, entries: tuple[Entry, Entry], numbers: tuple[Numbers, Numbers]) -> Effect:
     first, second = (of_entry.measured[name] for of_entry in numbers)
     changes = _probe_changes(first, second) if name in numbers[0].probes else task_changes(name, *entries)
+    seeds = len(first.values), len(second.values)
     if changes:
-        return Effect(None, seeds=(len(first.values), len(second.values)), task_changes=changes)
+        return Effect(None, seeds=seeds, task_changes=changes)
     if not is_at_one_step(*entries):
-        seeds = len(first.values), len(second.values)
         return Effect(second.mean - first.mean, seeds=seeds, at_one_step=False)
     return effect_of(first, second, _shared_seeds(*entries))
 

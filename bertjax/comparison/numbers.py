@@ -81,21 +81,17 @@ class Numbers:
 def numbers_of(entry: Entry) -> Numbers:
     """Return an entry's numbers."""
     evaluations = [last_evaluation(run) for run in entry.runs]
-    probes, at_one_step = _of_probes(entry), is_at_one_step(entry)
+    probes, heldout = _of_probes(entry), {}
+    for name, spread in _over([metrics for _, metrics in evaluations]).items():
+        scores = _scores(entry, name) if len(spread.values) == len(entry.runs) else ()
+        heldout[name] = Spread(spread.values, scores, is_at_one_step(entry))
     # A probe's majority class depends on the labels only, so it is a baseline.
     of_probes = {name: spread for name, spread in probes.items() if name.endswith("/majority")}
     return Numbers(
-        heldout={
-            name: Spread(
-                spread.values, _scores(entry, name) if len(spread.values) == len(entry.runs) else (), at_one_step
-            )
-            for name, spread in _over([metrics for _, metrics in evaluations]).items()
-        },
+        heldout=heldout,
         baselines=_over([run.summary.get("baseline", {}) for run in entry.runs]) | of_probes,
         probes={name: spread for name, spread in probes.items() if name not in of_probes},
-        spent=_over(
-            [_size(run) | {"evaluated_at": step} | _spent(run) for run, (step, _) in zip(entry.runs, evaluations)]
-        ),
+        spent=_over([_spent(run, step) for run, (step, _) in zip(entry.runs, evaluations)]),
     )
 
 
@@ -105,10 +101,9 @@ def are_paired(scores: Sequence[Scores]) -> bool:
     A metric such as precision has no weight where nothing was predicted, and no value if all examples are of this kind.
     """
     first = scores[0].ids
-    are_same = all(np.array_equal(first, of_run.ids) for of_run in scores[1:])
-    return (
-        len(first) >= resampling.LEAST_EXAMPLES and are_same and all((of_run.sums[:, 1] > 0).all() for of_run in scores)
-    )
+    if len(first) < resampling.LEAST_EXAMPLES:
+        return False
+    return all(np.array_equal(first, of_run.ids) and (of_run.sums[:, 1] > 0).all() for of_run in scores)
 
 
 def _of_probes(entry: Entry) -> dict[str, Spread]:
@@ -144,15 +139,12 @@ def last_evaluation(run: Run) -> tuple[int | None, dict[str, float | None]]:
     return None, {}
 
 
-def _size(run: Run) -> dict[str, float]:
-    """Return the number of trained parameters, which the summary of an evaluation has."""
-    return {"parameters": run.summary["parameters"]} if "parameters" in run.summary else {}
-
-
-def _spent(run: Run) -> dict[str, float | None]:
+def _spent(run: Run, evaluated_at: int | None) -> dict[str, float | None]:
     """Return a run's costs up to its newest record, taken from its summary if that has the same step."""
     newest = run.records[-1] if run.records else {}
-    spent = {"steps": newest.get("step"), **{name: newest.get(name) for name in ("tokens", "flops", "seconds")}}
+    # The summary of an evaluation has the number of trained parameters.
+    spent = {"parameters": run.summary.get("parameters"), "evaluated_at": evaluated_at, "steps": newest.get("step")}
+    spent |= {name: newest.get(name) for name in ("tokens", "flops", "seconds")}
     if run.summary and run.summary.get("steps") == newest.get("step"):
         return spent | {name: run.summary[name] for name in ("seconds", "tokens_per_second")}
     # Without a summary, the speed is the average over the whole run, without the tokens of a branch's trunk.

@@ -1,6 +1,5 @@
 """Comparisons as tables and as plain data."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,12 +57,12 @@ def as_dict(
                 setting: {name: cell[0] if len(cell) == 1 else {"each": list(cell)} for name, cell in zip(names, row)}
                 for setting, row in rows.items()
             }
-            for half, rows in _fields(differences).items()
+            for half, rows in vars(differences).items()
         },
         "numbers": {
             name: {
                 part: {number: _spread_dict(spread) for number, spread in spreads.items()}
-                for part, spreads in _fields(of_entry).items()
+                for part, spreads in vars(of_entry).items()
             }
             for name, of_entry in zip(names, numbers)
         },
@@ -90,18 +89,13 @@ def print_comparison(
     ):
         if rows:
             console.print(_settings_table(title, entries, rows, width))
-    if len(entries) > 1 and not any(_fields(differences).values()):
+    if len(entries) > 1 and not any(vars(differences).values()):
         console.print("no setting differs")
     console.print(_numbers_table(entries, numbers, effects))
     if any(effects):
         console.print(_effects_table(entries, effects))
     for line in [*unfinished(entries), *other_tasks(entries, effects)]:
         console.print(Text(printable(line)))
-
-
-def mark_of(effects: dict[str, Effect], metric: str) -> str:
-    """Return `OTHER_TASK` if a metric is not comparable with the first entry's, else an empty text."""
-    return OTHER_TASK if metric in effects and effects[metric].task_changes else ""
 
 
 def other_tasks(entries: Sequence[Entry], effects: Sequence[dict[str, Effect]]) -> list[str]:
@@ -136,10 +130,6 @@ def progress_of(entry: Entry) -> str:
     return f"last evaluation at step {last} of {planned:,}{seeds}"
 
 
-def _fields(record: Any) -> dict[str, Any]:
-    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-
-
 def _spread_dict(spread: Spread) -> dict[str, Any]:
     parts = {"values": list(spread.values), "mean": spread.mean, "deviation": spread.deviation}
     return parts | {"interval": list(spread.interval or ()) or None}
@@ -167,7 +157,8 @@ def _numbers_table(entries: Sequence[Entry], numbers: Sequence[Numbers], effects
     def add(title: str, pattern: str, part: str, name: str) -> None:
         spreads = [getattr(values, part).get(name) for values in numbers]
         # Effects start at the second entry; the first one is the reference and has no mark.
-        marks = [""] + [mark_of(of_entry, name) for of_entry in effects]
+        changes = [name in of_entry and of_entry[name].task_changes for of_entry in effects]
+        marks = ["", *(OTHER_TASK if changed else "" for changed in changes)]
         cells = [_cell(spread, pattern, len(entry.runs), mark) for spread, entry, mark in zip(spreads, entries, marks)]
         if part in ("heldout", "probes"):
             counts = (f" n={len(spread.values)}" if spread and len(spread.values) > 1 else "" for spread in spreads)
