@@ -71,10 +71,8 @@ def matrices(
     unit: str,
     low: float | None = None,
     high: float | None = None,
-    rows: str = "layer",
     columns: str = "head",
-    first_row: int = 1,
-    first_column: int = 1,
+    first: int = 1,
     diverging: bool = False,
 ) -> "Figure":
     """Draw matrices side by side with one color scale.
@@ -83,8 +81,8 @@ def matrices(
       values: {title: matrix}, such as [L, H].
       unit: color bar label, with the unit.
       low, high: scale limits; the smallest and the largest value by default.
-      rows, columns: axis labels.
-      first_row, first_column: numbers at the first row and column.
+      columns: label of the horizontal axis; rows are layers.
+      first: number of the first row and column.
       diverging: whether the scale is centered at 0.
     """
     with style():
@@ -108,11 +106,8 @@ def matrices(
             )
             # The first layer on top, as in a printed matrix.
             panel.invert_yaxis()
-            panel.set(title=title, xlabel=columns, ylabel=rows)
-            for axis, count, first in (
-                (panel.xaxis, matrix.shape[1], first_column),
-                (panel.yaxis, matrix.shape[0], first_row),
-            ):
+            panel.set(title=title, xlabel=columns, ylabel="layer")
+            for axis, count in zip((panel.yaxis, panel.xaxis), matrix.shape):
                 # At most 12 tick labels fit.
                 step = max(1, -(-count // 12))
                 axis.set_ticks(np.arange(0, count, step) + 0.5, [str(first + i) for i in range(0, count, step)])

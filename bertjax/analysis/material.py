@@ -15,7 +15,6 @@ from bertjax.analysis.encoded import Encoded
 from bertjax.analysis.subject import Subject
 from bertjax.data.config import DataConfig
 from bertjax.data.examples import add_special_tokens
-from bertjax.data.formats import TextFormat
 from bertjax.data.formats.pairs import SegmentPairs
 from bertjax.data.formats.runs import FullSentences
 from bertjax.data.labeled.base import LabeledFormat, Record
@@ -114,8 +113,10 @@ class Corpus(Material):
         return repr(dataclasses.replace(data, tokenizer=TokenizerConfig()))
 
     def _encode(self, subject, objective):
-        longest = self.longest(subject)
-        examples = open_or_make(self._store(subject), Spec("heldout", _text_format(subject), longest, SEED)).examples
+        longest, format = self.longest(subject), FullSentences()
+        if subject.encoder.embeddings.segments > 1:
+            format = SegmentPairs(random_next=0.0, short_seq_prob=0.0, fewest=2, trim="outer_ends")
+        examples = open_or_make(self._store(subject), Spec("heldout", format, longest, SEED)).examples
         chosen = self._chosen(len(examples))
         ragged = dataclasses.replace(examples.take(chosen), ids=np.arange(len(chosen)))
         return Encoded(ragged, [], np.arange(len(chosen)), objective, subject.vocabulary, longest)
@@ -140,12 +141,6 @@ class Corpus(Material):
         if (data := self._data(subject)) is None:
             return open_store(subject.saved.config.data, read_record(Workdir.at(subject.saved.folder)))
         return open_store(data, None)
-
-
-def _text_format(subject: Subject) -> TextFormat:
-    if subject.encoder.embeddings.segments < 2:
-        return FullSentences()
-    return SegmentPairs(random_next=0.0, short_seq_prob=0.0, fewest=2, trim="outer_ends")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,21 +42,17 @@ class Layers(Part):
     title: ClassVar[str] = "What layers know"
 
     def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:
-        parts = [self._of_material(subjects, material, progress) for material in materials]
         numbers: Numbers = {subject.label: {} for subject in subjects}
-        for material, part in zip(materials, parts, strict=True):
+        arrays, drawn, texts = {}, [], []
+        for index, material in enumerate(materials):
+            part = self._of_material(subjects, material, progress)
             for label, found in part.numbers.items():
                 numbers[label][material.name] = found
-        return Result(
-            numbers=numbers,
-            arrays={name: array for part in parts for name, array in part.arrays.items()},
-            figures=[
-                dataclasses.replace(figure, name=f"{figure.name}-{index}" if index else figure.name)
-                for index, part in enumerate(parts)
-                for figure in part.figures
-            ],
-            text="\n\n".join(part.text for part in parts if part.text),
-        )
+            arrays |= part.arrays
+            for figure in part.figures:
+                drawn.append(dataclasses.replace(figure, name=f"{figure.name}-{index}") if index else figure)
+            texts.append(part.text)
+        return Result(numbers, arrays, drawn, "\n\n".join(filter(None, texts)))
 
     def _of_material(self, subjects: Sequence[Subject], material: Material, progress: Progress) -> Result:
         if isinstance(material, Labeled) and senses.is_senses(material.path):

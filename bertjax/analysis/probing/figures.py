@@ -91,7 +91,6 @@ def of_texts(material: str, numbers: dict[str, Numbers], arrays: dict[str, np.nd
         )
     if arrays:
         matrices = {name.removeprefix("cka/"): array for name, array in arrays.items()}
-        axes = {"rows": "layer", "columns": "layer", "first_row": 0, "first_column": 0}
         yield Figure(
             "cka",
             f"Linear CKA of layers on {material}, 1 for states that differ by a rotation and a factor (Kornblith et "
@@ -101,7 +100,7 @@ def of_texts(material: str, numbers: dict[str, Numbers], arrays: dict[str, np.nd
                 f"{name}: layer 0 and the last have {array[0, -1]:.2f}; the lowest value is {np.nanmin(array):.2f}."
                 for name, array in matrices.items()
             ),
-            functools.partial(drawing.matrices, matrices, "CKA", low=0.0, high=1.0, **axes),
+            functools.partial(drawing.matrices, matrices, "CKA", 0.0, 1.0, columns="layer", first=0),
         )
 
 

@@ -182,11 +182,8 @@ def _batch(labels: Labels, words: slice) -> tuple[np.ndarray, np.ndarray, np.nda
     # Padded to a fixed size: one shape is one compilation.
     missing = _BATCH - len(states)
     weights = np.repeat(np.float32([1, 0]), [len(states), missing])
-    return (
-        np.pad(states, ((0, missing), (0, 0), (0, 0))).astype(np.float32),
-        np.pad(numbers, ((0, missing), (0, 0))),
-        weights,
-    )
+    padded = np.pad(states, ((0, missing), (0, 0), (0, 0))).astype(np.float32)
+    return padded, np.pad(numbers, ((0, missing), (0, 0))), weights
 
 
 def _log_probabilities(probes: _Probes, states_BLD: jax.Array, classes: int) -> jax.Array:
@@ -231,5 +228,4 @@ def _score(probes: _Probes, states_BLD, numbers_BK, weights_B, classes: int):
     log_p = _log_probabilities(probes, states_BLD, classes)
     chosen = jnp.take_along_axis(log_p, numbers_BK[None, :, :, None, None], axis=-1)[..., 0]
     correct = jnp.argmax(log_p, axis=-1) == numbers_BK[None, :, :, None]
-    sums = (jnp.einsum("lbkr,b->lkr", values, weights_B) for values in (-chosen / math.log(2), correct * 1.0))
-    return tuple(sums)
+    return tuple(jnp.einsum("lbkr,b->lkr", values, weights_B) for values in (-chosen / math.log(2), correct * 1.0))

@@ -143,11 +143,7 @@ def sentences_of(records: Sequence[Record]) -> list[Sentence]:
     lengths = [len(record["words"]) for record in records]
     starts = np.cumsum([0, *lengths[:-1]])
     return [
-        Sentence(
-            int(start),
-            tree_distances(record["heads"]),
-            np.array([tag != PUNCTUATION for tag in record["upos"]]),
-        )
+        Sentence(int(start), tree_distances(record["heads"]), np.array(record["upos"]) != PUNCTUATION)
         for start, record in zip(starts, records, strict=True)
     ]
 
