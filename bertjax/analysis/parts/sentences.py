@@ -56,11 +56,11 @@ class Sentences(Part):
             reason = Answers.missing(subject)
             answers = None if reason else Answers(subject)
             notes += [f"{subject.label} {reason}: it has maps and rollout only."] if reason else []
-            results = []
+            results: list[Sentence] = []
             with progress(f"{subject.label}, {self.name}", encoded.tokens) as bar:
                 for sentence in _analyzed(subject, encoded, answers):
                     results.append(sentence)
-                    bar.update(len(sentence.tokens))
+                    bar.update(len(sentence.numbers["tokens"]))
             numbers[subject.label] = [sentence.numbers for sentence in results]
             # Numbers are kept for all models; maps, tables and figures only for the last ones.
             if number < len(subjects) - SHOWN:
@@ -86,12 +86,10 @@ class Sentence:
     """Results for one sentence and one model.
 
     Attributes:
-      tokens: its pieces.
-      numbers: its entry in `analysis.json`.
+      numbers: its entry in `analysis.json`, with its pieces.
       maps: attention of all heads, and rollout.
     """
 
-    tokens: list[str]
     numbers: dict[str, Any]
     maps: list[Maps]
 
@@ -141,7 +139,7 @@ def _analyzed(subject: Subject, encoded: Encoded, answers: Answers | None):
             Maps(weights_LHTT=attention_LHTT.astype(np.float16), **entry),
             Maps(weights_LHTT=rollout_LTT[:, None].astype(np.float16), kind="rollout", **entry),
         ]
-        yield Sentence(tokens, numbers, maps)
+        yield Sentence(numbers, maps)
 
 
 def _answered(answers: Answers, batch: dict[str, np.ndarray], length: int) -> tuple[dict[str, Any], int]:
@@ -202,9 +200,9 @@ def _table(sentence: Sentence, label: str) -> Table:
             f"{numbers['baseline']:.3f} if every word is [MASK]. The gap to their sum is {numbers['gap']:.4f}; "
             f"{numbers['tolerance']:.4f} is allowed."
         )
-    headings = ("token", *(("attribution",) if has_answer else ()), "rollout")
+    headings = ("token", "attribution", "rollout") if has_answer else ("token", "rollout")
     rows = []
-    for index, token in enumerate(sentence.tokens):
+    for index, token in enumerate(numbers["tokens"]):
         shown = "[MASK]" if numbers.get("masked") == index else token
         cells = [f"{index} {shown}"]
         cells += [f"{numbers['attributions'][index]:+.3f}"] if has_answer else []
