@@ -7,9 +7,9 @@ From the root of the repository, with PyTorch and transformers:
 
 It writes `tests/interop/neobert.safetensors`: all tensors of a model under the authors' names, drawn at random, rows of
 tokens, and what the authors' classes compute with them in float32: states, logits, and gradients of the masked-LM loss.
-Their code imports xformers for SwiGLU, for which a module of the same formula and names stands in here (xformers
-0.0.28, `xformers.ops.SwiGLU`: w3(silu(w1 x) * w2 x), with w1 and w2 joined in `w12`), and for an attention that is not
-called.
+Their code imports SwiGLU from xformers. This script replaces it by a module with the same formula and names (xformers
+0.0.28, `xformers.ops.SwiGLU`: w3(silu(w1 x) * w2 x), with w1 and w2 joined in `w12`), and stubs an attention that is
+never called.
 """
 
 import sys

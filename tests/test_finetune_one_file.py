@@ -179,7 +179,7 @@ def test_a_file_with_one_text_leaves_nothing_to_hold_out(command, tmp_path, caps
     path = tmp_path / "one.csv"
     path.write_text("text,label\n" + "abc good,yes\n" * 3 + "abc good,no\n" * 3)
     assert runs.call(*command[0], f"{EXAMPLES}.train={path}", f"--workdir={tmp_path / 'run'}") == 2
-    assert "leaves no held-out record, as all of its 6 records have one text" in capsys.readouterr().err
+    assert "leaves no held-out record, as all 6 have one text" in capsys.readouterr().err
     assert Workdir.at(tmp_path / "run").config.exists() is False
 
 

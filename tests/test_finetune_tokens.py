@@ -188,7 +188,7 @@ def test_questions_with_bad_answers_are_counted_in_the_output(tmp_path, capsys):
     assert finetune("qa.py:smoke", "qa", *files, tmp_path / "run", *short) == 2
     output = capsys.readouterr().err
     assert output.count("\n") == 1 and "train.json:data[0].paragraphs[0].qas[0] has the answer" in output
-    assert "not in the context at its answer_start; correct it, or set examples.on_bad_record=skip" in output
+    assert "not in the context at its answer_start; fix it, or set examples.on_bad_record=skip" in output
     skip = "--config.tasks.qa.examples.on_bad_record=skip"
     assert finetune("qa.py:smoke", "qa", *files, tmp_path / "run", *short, skip) == 0
     output = capsys.readouterr().err

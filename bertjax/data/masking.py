@@ -76,7 +76,7 @@ class Masking(Kind, abc.ABC):
         return 8 * math.ceil(min(most, seq_len) / 8)
 
     def bind(self, store: TokenStore | None) -> "Masking":
-        """Load what the masking reads besides the batch, such as a lexicon; without a store, leave that empty."""
+        """Return a copy with loaded resources, such as a lexicon; without a store, nothing is loaded."""
         return self
 
     @property

@@ -155,7 +155,7 @@ def read(path: str, tag_field: str, on_bad: OnBad) -> list[Record]:
 
     Args:
       path: JSON lines or one JSON array of objects, plain, .gz, .zst or .xz.
-      tag_field: field with the tags, texts or numbers; empty if only one list besides the words fits.
+      tag_field: field with the tags (texts or numbers); empty if the words and one other list are the only lists.
       on_bad: called with each bad sentence's error; if it returns, the sentence is dropped.
 
     Raises:
