@@ -111,20 +111,15 @@ class Counts:
 
     Attributes:
       executed_flops: matrix-product FLOPs per step over all devices.
-      xla_flops: XLA's own count per dispatch. It includes elementwise operations, omits kernels, and counts loop bodies
-        once.
       collectives: collectives that one device runs in a dispatch.
       floor: lower bound on the step time.
       unknown_loops: loops with unknown trip count; their bodies are counted once.
-      unknown_kernels: kernel calls that were not counted.
     """
 
     executed_flops: float
-    xla_flops: float
     collectives: tuple[Collective, ...]
     floor: Floor
     unknown_loops: int
-    unknown_kernels: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +148,7 @@ class Forecast:
           AssertionError: it is above 1, so the formula counts operations that the program does not execute.
         """
         counts, step = self.counts, self.step
-        if counts is None or counts.unknown_kernels or counts.unknown_loops:
+        if counts is None or counts.unknown_loops:
             return None
         most = step.ideal_seconds / counts.floor.seconds
         if most > 1.0 + _ROUNDING:
@@ -216,25 +211,22 @@ def forecast_step(program: Program, topology: Topology, stage: int = 0, task: st
         parameters=count_parameters(program.abstract_state["params"], program.encoder),
         model_flops=of_stage(of_task, stage).executed(arguments[-1]) / steps,
     )
-    counts = None if compiled is None else _counts(compiled, work.kernels(traced.jaxpr.jaxpr), step, program.mesh)
+    counts = None if compiled is None else _counts(compiled, work.kernel_flops(traced.jaxpr.jaxpr), step, program.mesh)
     return Forecast(step, memory, counts, seconds, libtpu_version())
 
 
-def _counts(compiled: jax.stages.Compiled, kernels: dict[work.Call, float], step: CompiledStep, mesh: Mesh) -> Counts:
+def _counts(compiled: jax.stages.Compiled, in_kernels: float, step: CompiledStep, mesh: Mesh) -> Counts:
     module = hlo.parse(compiled.as_text())
     all_collectives = collectives(module, tuple(mesh.devices.flat))
     # HLO shows a kernel as one opaque call; its FLOPs come from the traced jaxpr, its bytes from the call's operands.
-    in_kernels = [(work.flops_of_call(call, kernels), runs) for call, runs in work.calls(module)]
-    flops = work.matrix_flops(module) + sum(one * runs for one, runs in in_kernels if one)
+    flops = work.matrix_flops(module) + in_kernels
     moved, steps = work.hbm_bytes(module), step.steps_per_call
     # The compiled text has one program per device (SPMD), so per-device counts are multiplied by the mesh size.
     return Counts(
         executed_flops=flops * mesh.size / steps,
-        xla_flops=compiled.cost_analysis()["flops"] * mesh.size,
         collectives=tuple(all_collectives),
         floor=roofline.floor(step.topology.chip, flops, moved, all_collectives, steps),
         unknown_loops=module.loops_of_unknown_length,
-        unknown_kernels=sum(one is None for one, _ in in_kernels),
     )
 
 

@@ -164,16 +164,6 @@ class Module:
         """Number of loops with unknown trip count. Their instructions are counted once."""
         return sum(instruction.opcode == "while" and self.trip_count(instruction) is None for _, instruction, _ in self)
 
-    @property
-    def arrays(self) -> set[tuple[str, tuple[int, ...]]]:
-        """(dtype, shape) of each value outside of fusions."""
-        return {
-            (array.dtype, array.shape)
-            for computation, instruction, _ in self
-            if computation.name not in self.fused
-            for array in instruction.arrays
-        }
-
     def trip_count(self, loop: Instruction) -> int | None:
         """Return the trip count of a `while`, from the compiler's annotation or its condition; None if unknown."""
         if note := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.attributes):

@@ -32,8 +32,6 @@ def as_text(forecast: Forecast) -> str:
     )
     if counts.unknown_loops:
         lines.append(f"             {counts.unknown_loops} loops of unknown length were counted once")
-    if counts.unknown_kernels:
-        lines.append(f"             {counts.unknown_kernels} calls of kernels were not counted")
     floor, most_mfu = counts.floor, forecast.most_mfu
     busy = [f"{name} {_milliseconds(seconds)}" for name, seconds in dataclasses.asdict(floor).items()]
     lines += [

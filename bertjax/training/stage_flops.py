@@ -7,11 +7,11 @@ matrix products in the traced gradient of the loss, which covers every case, LoR
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import jax
-from jax.extend.core import Jaxpr
+from jax.extend.core import Jaxpr, JaxprEqn
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from bertjax.models.config import Execution
@@ -78,10 +78,10 @@ def _gradient_products(task: TaskProgram, stage: int, to_model_params: Callable[
     frozen = jax.eval_shape(lambda: task.objective.frozen_params(program.encoder))
     jaxpr = jax.make_jaxpr(jax.grad(loss))(params, frozen, task.batch_shapes(config.stages[stage])).jaxpr
     # Dead code elimination drops products that only the loss value needs, as the compiler does.
-    return _products(dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0])
+    return matrix_products(dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0])
 
 
-def _products(jaxpr: Jaxpr) -> int:
+def matrix_products(jaxpr: Jaxpr) -> int:
     """Count the multiply-adds of matrix products in a jaxpr, nested jaxprs and scan iterations included."""
     total = 0
     for equation in jaxpr.eqns:
@@ -91,9 +91,13 @@ def _products(jaxpr: Jaxpr) -> int:
             left, product = cast(Any, equation.invars[0].aval), cast(Any, equation.outvars[0].aval)
             summed = [left.shape[axis] for axis in contracted]
             total += math.prod(summed) * math.prod(product.shape)
-        # Parameters hold jaxprs. A scan runs its own `length` times; the last branch is an accelerator's (`long_rows`).
-        held = equation.params.values() if equation.primitive.name != "cond" else equation.params["branches"][-1:]
-        inner = (getattr(value, "jaxpr", value) for value in held)
         repeats = equation.params["length"] if equation.primitive.name == "scan" else 1
-        total += repeats * sum(_products(value) for value in inner if hasattr(value, "eqns"))
+        total += repeats * sum(map(matrix_products, jaxprs_in(equation)))
     return total
+
+
+def jaxprs_in(equation: JaxprEqn) -> Iterator[Jaxpr]:
+    """Return the jaxprs in an equation's parameters: of a `cond`, the last branch, an accelerator's (`long_rows`)."""
+    held = equation.params.values() if equation.primitive.name != "cond" else equation.params["branches"][-1:]
+    inner = (getattr(value, "jaxpr", value) for value in held)
+    return (value for value in inner if hasattr(value, "eqns"))

@@ -73,7 +73,7 @@ def test_a_utilization_above_one_is_an_internal_error(forecast):
     wrong = dataclasses.replace(forecast, step=dataclasses.replace(forecast.step, model_flops=flops))
     with pytest.raises(AssertionError, match=r"the floor of stage 0 allows an MFU of 1\.1.*, above 1"):
         report.as_text(wrong)
-    partly = dataclasses.replace(wrong, counts=dataclasses.replace(wrong.counts, unknown_kernels=1))
+    partly = dataclasses.replace(wrong, counts=dataclasses.replace(wrong.counts, unknown_loops=1))
     assert partly.most_mfu is None and "MFU of at most" not in report.as_text(partly)
 
 

@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 from bertjax.forecast import hlo
 from bertjax.forecast.collectives import Collective, collectives
 from bertjax.forecast.roofline import floor
-from bertjax.forecast.work import calls, flops_of_call, hbm_bytes, kernels, matrix_flops
+from bertjax.forecast.work import hbm_bytes, kernel_flops, matrix_flops
 from bertjax.models.kernels import LONGEST_FUSED, attend_by_fused, attend_by_splash
 from bertjax.models.visibility import Visibility
 from bertjax.runtime.chips import CHIPS
@@ -110,13 +110,7 @@ def test_a_loop_over_a_stack_reads_one_layer_at_a_time():
     assert hbm_bytes(hlo.parse(STACK)) == pytest.approx(layer + 2 * layer + layer, abs=8)
 
 
-def test_arrays_that_reach_memory():
-    def function(x, w):
-        return jnp.sum(jnp.tanh(x @ w), axis=1)
-
-    program = module(function, ((4096, 512), "bfloat16", P()), ((512, 8192), "bfloat16", P()), on=mesh(ONE))
-    assert ("bf16", (4096, 512)) in program.arrays
-    assert ("bf16", (4096, 1)) not in program.arrays
+CALL = 'custom_call_target="tpu_custom_call"'
 
 
 def fused_with_dropout(*arguments):
@@ -138,12 +132,9 @@ def test_attention(attend):
     ]
     examples = jax.ShapeDtypeStruct((rows, seq_len), jnp.int32, sharding=sharding)
     traced = jax.jit(jax.grad(loss)).trace(states, examples)
-    module = hlo.parse(traced.lower().compile().as_text())
-    traced_kernels = kernels(traced.jaxpr.jaxpr)
-    counted = [flops_of_call(call, traced_kernels) for call, _ in calls(module)]
-    logits = [rows * heads * seq_len * seq_len for heads in models]
-    expected = [products * count * width for count in logits for products in (4, 10)]
-    assert sorted(counted) == pytest.approx(sorted(expected))
+    assert traced.lower().compile().as_text().count(CALL) == 2 * len(models)  # forward and backward
+    logits = sum(rows * heads * seq_len * seq_len for heads in models)
+    assert kernel_flops(traced.jaxpr.jaxpr) == pytest.approx((4 + 10) * logits * width)
 
 
 @pytest.mark.slow
@@ -163,8 +154,8 @@ def test_the_longest_rows_fit_into_the_memory_of_a_v4_chip(dtype):
     states = jax.ShapeDtypeStruct((1, seq_len, 4, 64), jnp.dtype(dtype), sharding=sharding)
     examples = jax.ShapeDtypeStruct((1, seq_len), jnp.int32, sharding=sharding)
     on_each = jax.shard_map(gradients, mesh=devices, in_specs=replicated, out_specs=replicated, check_vma=False)
-    module = hlo.parse(jax.jit(on_each).trace(states, states, states, examples).lower().compile().as_text())
-    assert len(list(calls(module))) == 2  # forward and backward
+    text = jax.jit(on_each).trace(states, states, states, examples).lower().compile().as_text()
+    assert text.count(CALL) == 2  # forward and backward
 
 
 ROWS, WIDTH = 2048, 1024
