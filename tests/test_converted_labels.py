@@ -10,7 +10,7 @@ from bertjax.cli import convert, evaluate
 from bertjax.runtime import command_line
 from tests import labeled_files, runs
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_programs")]
 
 CONFIG = """
 def get_config():
@@ -77,7 +77,6 @@ def published(undisturbed, files):
 KEPT = ["--config.stages.0.steps=1", "--config.optimizer.learning_rate=1e-12"]
 
 
-@pytest.mark.slow
 def test_its_head_is_put_into_the_order_of_the_file(files, published, tmp_path, caplog):
     accuracy, model = published
     figures = train(files, model, tmp_path / "run", *KEPT)
@@ -86,7 +85,6 @@ def test_its_head_is_put_into_the_order_of_the_file(files, published, tmp_path, 
     assert line in caplog.text
 
 
-@pytest.mark.slow
 def test_its_head_is_new_for_other_labels(files, published, tmp_path, caplog):
     _, model = published
     for split in ("train", "dev"):
@@ -98,7 +96,6 @@ def test_its_head_is_new_for_other_labels(files, published, tmp_path, caplog):
     assert "lacks heads/classification/bias, heads/classification/kernel: initialized from scratch" in caplog.text
 
 
-@pytest.mark.slow
 def test_it_is_scored_on_a_labeled_file(files, published, capsys):
     accuracy, model = published
     figures = evaluate.run(str(model), str(files / "dev.jsonl"))

@@ -17,7 +17,7 @@ from bertjax.training.results import folds
 from bertjax.training.run.workdir import Workdir
 from tests import labeled_files, runs
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_programs")]
 
 EXAMPLES = "--config.tasks.classify.examples"
 RECORDS = 99
@@ -47,7 +47,6 @@ def answers(workdir) -> list[dict]:
     return runs.records(workdir / "predictions" / "out_of_fold.jsonl")
 
 
-@pytest.mark.slow
 def test_each_record_is_answered_by_the_run_that_held_it_out(finished, command):
     workdir, records = finished[0], answers(finished[0])
     lines = command[1].read_text().splitlines()
@@ -64,7 +63,6 @@ def test_each_record_is_answered_by_the_run_that_held_it_out(finished, command):
         assert all(by_text[each["text"]] == each["probabilities"] for each in records if each["fold"] == fold)
 
 
-@pytest.mark.slow
 def test_all_folds_are_one_program(finished):
     """What is compiled depends on the steps, the batch, the classes and the slots of a row, and on nothing else."""
     configs = [SavedModel(finished[0] / f"fold={fold}").settings for fold in range(3)]
@@ -102,7 +100,6 @@ def test_other_commands_know_the_folder(finished, capsys):
     assert evaluate.run(str(workdir / "fold=1" / "export"), str(workdir / "fold=1" / "split/classify-heldout.jsonl"))
 
 
-@pytest.mark.slow
 def test_a_stopped_command_continues_with_its_fold(finished, command, tmp_path):
     flags, workdir = command[0], tmp_path / "run"
     first, *overrides = [flag.removeprefix("--config").lstrip("=.") for flag in flags]
@@ -158,7 +155,6 @@ def test_one_run_and_folds_have_their_own_folders(finished, command, capsys, fol
     assert not (workdir / "fold=0" / "fold=0").exists()
 
 
-@pytest.mark.slow
 def test_with_a_held_out_file_a_last_run_has_all_records(command, tmp_path, capsys):
     flags, heldout = command[0], tmp_path / "test.csv"
     rows = labeled_files.sentences(40, seed=9)

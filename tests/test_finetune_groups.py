@@ -10,6 +10,8 @@ from bertjax.runtime.errors import UserError
 from tests import labeled_files, runs
 from tests.test_finetune_tokens import course, finetune
 
+pytestmark = pytest.mark.slow
+
 
 def pair_columns(label: str) -> list[str]:
     columns = {"text": "one", "pair": "two", "label": label}
@@ -22,7 +24,7 @@ def files_of(make, folder):
 
 @pytest.mark.parametrize(
     "variant, label, epochs, metric, least",
-    [("STS-B", "score", 4, "spearman", 0.8), pytest.param("NLI", "label", 5, "accuracy", 0.9, marks=pytest.mark.slow)],
+    [("STS-B", "score", 4, "spearman", 0.8), ("NLI", "label", 5, "accuracy", 0.9)],
 )
 def test_similarity_is_learned(tmp_path, variant, label, epochs, metric, least):
     files, run = files_of(labeled_files.similar, tmp_path), tmp_path / "run"
@@ -50,7 +52,6 @@ def test_similarity_is_learned(tmp_path, variant, label, epochs, metric, least):
     np.testing.assert_allclose(np.sum(u * v, axis=1), [p["cosine"] for p in predictions[:5]], atol=1e-4)
 
 
-@pytest.mark.slow
 def test_pairs_find_each_other(tmp_path):
     files, run = files_of(labeled_files.repeated, tmp_path), tmp_path / "run"
     more = [*pair_columns(""), "--config.stages.0.epochs=6"]
@@ -62,7 +63,6 @@ def test_pairs_find_each_other(tmp_path):
     assert len(predictions) == 48 and predictions[0].keys() == {"one", "two", "cosine"}
 
 
-@pytest.mark.slow
 def test_choices_are_learned(tmp_path):
     """The rows of 48 tokens are longer than the position table, the examples are not."""
     files, run = files_of(labeled_files.choices, tmp_path), tmp_path / "run"

@@ -15,7 +15,7 @@ from bertjax.config.opening import SavedModel
 from bertjax.training.run.workdir import Workdir
 from tests import labeled_files, runs
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_programs")]
 
 LABELS = {"yes": "Lob ", "no": "Kritik"}
 EXAMPLES = "--config.tasks.classify.examples"
@@ -47,7 +47,6 @@ def finished(command, tmp_path_factory):
     return workdir, output.getvalue()
 
 
-@pytest.mark.slow
 def test_what_it_found_is_printed_before_the_first_step(finished, command):
     workdir, output = finished
     path = command[1]
@@ -75,7 +74,6 @@ def test_what_it_found_is_printed_before_the_first_step(finished, command):
     assert counts == {"train": task["lengths"]["train"]["examples"], "heldout": 160 - counts["train"]}
 
 
-@pytest.mark.slow
 def test_the_split_is_recorded_and_scored_again(finished, command, tmp_path):
     workdir, _ = finished
     summary = json.loads((workdir / "summary.json").read_text())
@@ -183,7 +181,6 @@ def test_a_file_with_one_text_leaves_nothing_to_hold_out(command, tmp_path, caps
     assert Workdir.at(tmp_path / "run").config.exists() is False
 
 
-@pytest.mark.slow
 def test_few_examples_leave_a_classifier_like_any_other(command, tmp_path, capfd):
     """The recipe takes the same flags; pairs are its own, and nothing of them is in the export."""
     workdir, (_, source, train, precision, _) = tmp_path / "run", command[0]

@@ -12,7 +12,7 @@ from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
 from tests import labeled_files, runs
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_programs")]
 
 CONFIG = """
 def get_config(variant=""):
@@ -60,7 +60,6 @@ def finished(finetune, tmp_path_factory):
     return workdir
 
 
-@pytest.mark.slow
 def test_every_task_is_learned_with_a_head_of_its_own(finished):
     summary = json.loads((finished / "summary.json").read_text())
     scores, baselines = summary["eval"], summary["baseline"]
@@ -77,7 +76,6 @@ def test_every_task_is_learned_with_a_head_of_its_own(finished):
     assert len(runs.records(finished / "predictions" / "good-seen.jsonl")) == 160
 
 
-@pytest.mark.slow
 def test_stopped_and_resumed_is_equal_bit_for_bit(finetune, finished, tmp_path):
     runs.train_here(finetune, tmp_path, lambda step: True if step == 25 else None)
     assert runs.call(*finetune, f"--workdir={tmp_path}") == 0

@@ -142,6 +142,7 @@ def test_a_misconception_is_named(number, name, old, new, message, lesson, capsy
     assert any(part in output for part in message.split("|")) and ": WRONG: " in output, output
 
 
+@pytest.mark.slow
 def test_pytest_grades_the_file_of_the_student():
     """As lessons/README.md shows it. Lesson 1 is quick, since it needs no JAX."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "lessons/test_1.py"]

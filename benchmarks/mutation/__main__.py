@@ -3,8 +3,8 @@
     python -m benchmarks.mutation
     python -m benchmarks.mutation --summary
 
-Each mutant runs against its own tests first, then, if they pass, against the folders of these tests, without
-`-m slow`. A mutant whose line is in --results with the text of today is not run again.
+Each mutant runs against its own tests first, then, if they pass, against the slow ones among them, and against the
+folders of these tests without slow ones. A mutant whose line is in --results with the text of today is not run again.
 """
 
 import argparse
@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import pytest
 
 from benchmarks.mutation.mutants import MUTANTS, Mutant
 from bertjax.runtime import command_line
@@ -47,15 +49,17 @@ def found_by(mutant: Mutant, root: Path) -> str:
     own = mutant.tests.split()
     folders = sorted({str(Path(path).parent) if path.endswith(".py") else path for path in own} - {"."})
     try:
-        return first_failure(own, root) or (first_failure(folders, root) if folders not in ([], own) else "")
+        in_own = first_failure(own, root) or first_failure(own, root, "-m", "slow")
+        return in_own or (first_failure(folders, root) if folders not in ([], own) else "")
     finally:
         (root / "bertjax" / mutant.file).write_text(text, encoding="utf-8")
 
 
-def first_failure(tests: list[str], root: Path) -> str:
+def first_failure(tests: list[str], root: Path, *options: str) -> str:
     """Return the name of the first failing test in files or folders of `tests/`; empty if all pass."""
     paths = [f"tests/{path}" for path in tests]
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-rfE", f"--timeout={_TEST_SECONDS}", *paths]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-rfE", f"--timeout={_TEST_SECONDS}"]
+    command += [*options, *paths]
     environment = os.environ | {"PYTHONPATH": str(root)}
     try:
         ended = subprocess.run(
@@ -63,7 +67,7 @@ def first_failure(tests: list[str], root: Path) -> str:
         )
     except subprocess.TimeoutExpired:
         return "timeout"
-    if ended.returncode == 0:
+    if ended.returncode in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
         return ""
     lines = [line for line in ended.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
     if not lines:

@@ -13,6 +13,8 @@ from bertjax.runtime.command_line import command
 from bertjax.runtime.errors import UserError
 from tests import runs
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def run(flags, tmp_path_factory):
@@ -23,7 +25,6 @@ def run(flags, tmp_path_factory):
     return workdir
 
 
-@pytest.mark.slow
 def test_checkpoints_of_a_run_are_averaged(run, tmp_path, capsys):
     names = [f"{run}@{step}" for step in (10, 20, 30)]
     assert command_line.exit_code_of(lambda: merge.main([*names, f"--to={tmp_path / 'mean'}"])) == 0
@@ -44,7 +45,6 @@ def test_checkpoints_of_a_run_are_averaged(run, tmp_path, capsys):
     assert merged.numbers == {"merged_from": ["run@10", "run@20", "run@30"]}  # and no path of this machine
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("others", "message"),
     [

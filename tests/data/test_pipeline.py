@@ -87,6 +87,7 @@ def test_workers_give_the_same_batches(packed):
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.slow
 def test_stop_signals_do_not_reach_the_workers(packed, monkeypatch):
     """They go to a whole process group: from a worker's first instruction on, and between its batches."""
     start = multiprocessing.context.SpawnProcess.start

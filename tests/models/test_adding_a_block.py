@@ -126,6 +126,7 @@ def test_an_architecture_is_copied_only_if_the_user_names_its_code(trained):
     assert config.model.block == SavedModel(workdir / "export").export.encoder.block
 
 
+@pytest.mark.slow
 def test_a_changed_file_is_noticed(trained, lab, capsys, caplog):
     name, flags, workdir = trained
     path = lab / "mylab" / f"{name}.py"

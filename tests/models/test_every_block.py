@@ -33,8 +33,9 @@ SETTINGS = {
 }
 ENCODERS = {name: dataclasses.replace(batches.ENCODER, **settings) for name, settings in SETTINGS.items()}
 EXECUTIONS = (Execution(unroll=True), Execution(remat="dots"), Execution(remat="full"))
-# Every execution for BERT's layer, and one for each of the others.
-EXECUTED = [*itertools.product(["bert"], EXECUTIONS), *zip(list(ENCODERS)[1:], itertools.cycle(EXECUTIONS))]
+# Every execution for BERT's layer, and one for each other kind of layer and for groups of shared ones.
+OTHERS = ("groups", "local", "llama", "xlnet", "deberta", "mpnet", "mobilebert", "lstm")
+EXECUTED = [*itertools.product(["bert"], EXECUTIONS), *zip(OTHERS, itertools.cycle(EXECUTIONS))]
 # Two examples of 5 and 6 tokens, in one row of 12 and in separate rows.
 ONE, TWO = np.arange(10, 15), np.arange(50, 56)
 TOGETHER = {

@@ -104,6 +104,7 @@ def test_what_is_no_branch_of_the_trunk_is_refused(flags, trunk, tmp_path, capsy
     assert not (tmp_path / "run" / "config.json").exists()
 
 
+@pytest.mark.slow
 def test_a_damaged_trunk_is_named(flags, trunk, tmp_path, capsys):
     shutil.copytree(trunk, tmp_path / "trunk")
     files = [path for path in (tmp_path / "trunk" / "checkpoints" / "40" / "state").rglob("*") if path.is_file()]

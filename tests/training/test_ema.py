@@ -79,6 +79,7 @@ def test_it_is_that_of_tensorflow_and_changes_no_step():
     jax.tree.map(np.testing.assert_array_equal, params, plain)
 
 
+@pytest.mark.slow
 def test_params_that_a_stage_freezes_count_as_they_are():
     program = program_of([GROWING[1] | {"frozen_layers": 2}, GROWING[1]])
     states, params = trained(program)

@@ -59,6 +59,7 @@ def test_a_process_holds_its_shards_in_the_order_of_the_mesh(process, shards, mo
     assert batch_shards(mesh) == (shards, 4)
 
 
+@pytest.mark.slow
 def test_gradients_are_sums_over_all_devices():
     differences = runs.on_devices(4, "tests.training.gradients_on_four_devices")
     assert differences.keys() == {"replicated", "gathered", "gathered lstm", "padded"}
