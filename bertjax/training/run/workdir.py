@@ -25,11 +25,48 @@ log = logging.getLogger(__name__)
 ALL = "all"
 
 
+class _Place:
+    """A file or folder in a workdir.
+
+    Args:
+      name: its path in the workdir.
+    """
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __get__(self, workdir: "Workdir", kind: type) -> epath.Path:
+        return workdir.root / self._name
+
+
 @dataclasses.dataclass(frozen=True)
 class Workdir:
     """Paths in the workdir of a run."""
 
     root: epath.Path
+    config = _Place("config.json")
+    tokenizer = _Place("tokenizer")
+    starts = _Place("starts.jsonl")
+    versions = _Place("versions.json")
+    metrics = _Place("metrics.jsonl")
+    elapsed = _Place("elapsed.json")
+    heartbeat = _Place("heartbeat.json")
+    failures = _Place("failures.jsonl")
+    spikes = _Place("spikes.jsonl")
+    profile = _Place("profile")
+    events = _Place("events")
+    samples = _Place("samples.jsonl")
+    evaluations = _Place("evaluations.jsonl")  # by which `runtime.keep_best` ranks checkpoints
+    predictions = _Place("predictions")
+    # Facts about the labeled files and the model, known before the first step (`labeled_block`).
+    labeled = _Place("labeled.json")
+    scores = _Place("scores.npz")
+    checkpoints = _Place("checkpoints")
+    trial_checkpoint = _Place("checkpoints.trial")
+    export = _Place("export")
+    export_ema = _Place("export_ema")  # the moving average of the weights; only with `optimizer.ema_decay`
+    summary = _Place("summary.json")
+    curves = _Place("curves.png")
 
     @classmethod
     def at(cls, path: epath.PathLike) -> "Workdir":
@@ -53,79 +90,9 @@ class Workdir:
         """The workdir as `pathlib.Path` for user code; URLs stay `epath`, since `pathlib` cannot hold them."""
         return self.root if is_remote(self.root) else Path(self.root)
 
-    @property
-    def config(self) -> epath.Path:
-        return self.root / "config.json"
-
-    @property
-    def tokenizer(self) -> epath.Path:
-        return self.root / "tokenizer"
-
-    @property
-    def starts(self) -> epath.Path:
-        return self.root / "starts.jsonl"
-
-    @property
-    def versions(self) -> epath.Path:
-        return self.root / "versions.json"
-
-    @property
-    def metrics(self) -> epath.Path:
-        return self.root / "metrics.jsonl"
-
-    @property
-    def elapsed(self) -> epath.Path:
-        return self.root / "elapsed.json"
-
-    @property
-    def heartbeat(self) -> epath.Path:
-        return self.root / "heartbeat.json"
-
-    @property
-    def failures(self) -> epath.Path:
-        return self.root / "failures.jsonl"
-
-    @property
-    def spikes(self) -> epath.Path:
-        return self.root / "spikes.jsonl"
-
-    @property
-    def profile(self) -> epath.Path:
-        return self.root / "profile"
-
-    @property
-    def events(self) -> epath.Path:
-        return self.root / "events"
-
-    @property
-    def samples(self) -> epath.Path:
-        return self.root / "samples.jsonl"
-
-    @property
-    def evaluations(self) -> epath.Path:
-        """Evaluation scores, by which `runtime.keep_best` ranks checkpoints."""
-        return self.root / "evaluations.jsonl"
-
-    @property
-    def predictions(self) -> epath.Path:
-        return self.root / "predictions"
-
-    @property
-    def labeled(self) -> epath.Path:
-        """Facts about the labeled files and the model, known before the first step (`labeled_block`)."""
-        return self.root / "labeled.json"
-
     def split(self, task: str, name: str) -> epath.Path:
         """File with the training or held-out records of a task whose labeled file the run has divided."""
         return self.root / "split" / f"{task}-{name}.jsonl"
-
-    @property
-    def scores(self) -> epath.Path:
-        return self.root / "scores.npz"
-
-    @property
-    def checkpoints(self) -> epath.Path:
-        return self.root / "checkpoints"
 
     def saved_steps(self) -> list[int]:
         """Return the steps of complete checkpoints in order, without importing Orbax.
@@ -140,27 +107,6 @@ class Workdir:
         if os.fspath(self.checkpoints).startswith("gs://"):
             names = [name for name in names if storage.exists(self.checkpoints / name / "commit_success.txt")]
         return sorted(map(int, names))
-
-    @property
-    def trial_checkpoint(self) -> epath.Path:
-        return self.root / "checkpoints.trial"
-
-    @property
-    def export(self) -> epath.Path:
-        return self.root / "export"
-
-    @property
-    def export_ema(self) -> epath.Path:
-        """Export of the moving average of the weights; only with `optimizer.ema_decay`."""
-        return self.root / "export_ema"
-
-    @property
-    def summary(self) -> epath.Path:
-        return self.root / "summary.json"
-
-    @property
-    def curves(self) -> epath.Path:
-        return self.root / "curves.png"
 
     def check_checkpoints(self) -> None:
         """Raise UserError if Orbax cannot write checkpoints to this path that it can read."""
