@@ -26,7 +26,7 @@ from bertjax.runtime.errors import RunFailed, Unexplained, UserError, say
 from bertjax.runtime.terminal import guarded, stop_signal
 from bertjax.training import loop, session, start, sweep
 from bertjax.training.each import Results, Summary, Trial, run_each
-from bertjax.training.evaluation import Evaluation, tuned_config
+from bertjax.training.evaluation import Evaluation
 from bertjax.training.hooks.base import Run
 from bertjax.training.hooks.default import default_hooks, user_hooks
 from bertjax.training.hooks.log import open_log
@@ -128,7 +128,7 @@ def _model(current: Run, params: dict, evaluation: Evaluation) -> export.Export:
     """Return the model with these params, and with the figures of their evaluation."""
     program, figures = current.program, current.figures(evaluation)
     params = multihost_utils.process_allgather(export.exported(params), tiled=True)
-    own = private_paths.without_teachers(configuration.to_dict(tuned_config(program.config, evaluation.metrics)))
+    own = private_paths.without_teachers(configuration.to_dict(program.config.tuned(evaluation.metrics)))
     modules = foreign_code.plain(foreign_code.foreign_modules(program.config.foreign_kinds))
     return export.Export(own, program.encoder, params, current.feeds.store.tokenizer, figures, modules)
 

@@ -24,7 +24,7 @@ from bertjax.models.presets import PRESETS
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
 from bertjax.objectives.distill.losses import TEACHER_LOSSES
-from bertjax.objectives.wrapper import Wrapper
+from bertjax.objectives.wrapper import Wrapper, tuned
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import check, setting
 from bertjax.training import stage_encoders
@@ -204,6 +204,14 @@ class Config:
         """Return one task's metrics without the `task/` prefix that `qualified` adds."""
         start = f"{task}/" if len(self.tasks) > 1 else ""
         return {name.removeprefix(start): value for name, value in metrics.items() if name.startswith(start)}
+
+    def tuned(self, metrics: Mapping[str, float]) -> "Config":
+        """Return the configuration with all settings that an evaluation has tuned, such as a threshold."""
+        tasks = {
+            name: dataclasses.replace(task, objective=tuned(task.objective, self.metrics_of(name, metrics)))
+            for name, task in self.tasks.items()
+        }
+        return dataclasses.replace(self, tasks=tasks)
 
     @property
     def has_own_heads(self) -> bool:

@@ -4,7 +4,7 @@ An exported model has the wrapped objective alone, so predictions need neither t
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self, cast
 
 from bertjax.objectives import OBJECTIVES
@@ -105,6 +105,13 @@ def rewrapped(objective: Objective, change: Callable[[Objective], Objective]) ->
     if isinstance(objective, Wrapper):
         return objective.copy_with(objective=change(objective.objective))
     return change(objective)
+
+
+def tuned(objective: Objective, metrics: Mapping[str, float]) -> Objective:
+    """Return the objective with tuned settings from these metrics, such as a threshold, in place of its unset ones."""
+    own, names = unwrapped(objective), objective.traits.tuned_settings
+    values = {name: metrics[name] for name in names if getattr(own, name) is None and name in metrics}
+    return rewrapped(objective, lambda own: own.copy_with(**values)) if values else objective
 
 
 class Taught:

@@ -12,7 +12,6 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import PartitionSpec as P
 
-from bertjax.config.config import Config
 from bertjax.data.examples import Examples
 from bertjax.data.labeled.base import LabeledExamples, Record
 from bertjax.data.pipeline import Feed
@@ -22,7 +21,7 @@ from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.optional import HasBaselines, HasSamples, ScoredByRecord
 from bertjax.objectives.outputs import Output, Sample, regroup
 from bertjax.objectives.slots import slots_of, with_slots
-from bertjax.objectives.wrapper import rewrapped, unwrapped
+from bertjax.objectives.wrapper import tuned, unwrapped
 from bertjax.runtime.mesh import BATCH_AXES
 from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds
@@ -274,22 +273,6 @@ class _TaskEvaluator:
             {name: values[first] for name, values in batch.items()},
             self._store.tokenizer,
         )
-
-
-def tuned(objective: Objective, metrics: Mapping[str, float]) -> Objective:
-    """Return the objective with tuned settings from these metrics in place of its unset ones."""
-    own, names = unwrapped(objective), objective.traits.tuned_settings
-    values = {name: metrics[name] for name in names if getattr(own, name) is None and name in metrics}
-    return rewrapped(objective, lambda own: own.copy_with(**values)) if values else objective
-
-
-def tuned_config(config: Config, metrics: Mapping[str, float]) -> Config:
-    """Return the configuration with all settings that an evaluation has tuned, such as a threshold."""
-    tasks = {
-        name: dataclasses.replace(task, objective=tuned(task.objective, config.metrics_of(name, metrics)))
-        for name, task in config.tasks.items()
-    }
-    return dataclasses.replace(config, tasks=tasks)
 
 
 def _add(totals: dict[str, np.ndarray], parts: dict[str, tuple[float | np.ndarray, float]]) -> None:

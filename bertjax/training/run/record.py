@@ -331,28 +331,14 @@ def _tuned(settings: dict[str, Any], workdir: Workdir, step: int) -> dict[str, A
     needs them raises the error.
     """
     try:
-        objectives = {name: task.objective for name, task in from_dict(settings).tasks.items()}
+        config = from_dict(settings)
     except UserError:
         return settings
-    # None means that an evaluation chooses the value.
-    open_settings = {
-        name: [field for field in objective.traits.tuned_settings if getattr(objective, field) is None]
-        for name, objective in objectives.items()
-    }
-    if not any(open_settings.values()):
+    if not any(task.objective.traits.tuned_settings for task in config.tasks.values()):
         return settings
-    evaluated = [line for line in read_jsonl(workdir.metrics, "step") if line["step"] == step]
-    tasks = {}
-    for name, task in settings["tasks"].items():
-        prefix = f"{_HELDOUT}{name}/" if len(objectives) > 1 else _HELDOUT
-        values = {
-            field: line[f"{prefix}{field}"]
-            for line in evaluated
-            for field in open_settings[name]
-            if f"{prefix}{field}" in line
-        }
-        tasks[name] = task | {"objective": task["objective"] | values}
-    return settings | {"tasks": tasks}
+    lines = [line for line in read_jsonl(workdir.metrics, "step") if line["step"] == step]
+    metrics = {name.removeprefix(_HELDOUT): value for line in lines for name, value in line.items()}
+    return settings | {"tasks": to_dict(config.tuned(metrics))["tasks"]}
 
 
 def read_checkpoint(path: Path, step: str) -> Export:

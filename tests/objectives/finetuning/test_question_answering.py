@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from bertjax.data.labeled.questions import ANSWER, NO_ANSWER, Questions
 from bertjax.objectives.finetuning import squad_metrics
 from bertjax.objectives.finetuning.question_answering import QuestionAnswering
+from bertjax.objectives.wrapper import tuned
 from bertjax.runtime.errors import UserError
-from bertjax.training.evaluation import tuned
 from tests import batches
 from tests.objectives import labeled_batches
 
