@@ -348,8 +348,8 @@ RELIABILITY = [
     # Versions and status.
     Mutant(
         "training/run/versions.py",
-        "if not other_versions and any(name in refused for name in changed):",
-        "if not other_versions:",
+        "if any(name in refused for name in changed):",
+        "if refused:",
         "training/run/test_record.py",
     ),
     Mutant(

@@ -35,7 +35,7 @@ from bertjax.training.feeds import Feeds
 from bertjax.training.program import Program
 from bertjax.training.resolve import labeled_files, open_store
 from bertjax.training.results import classes, report
-from bertjax.training.results.glue import SUITES, as_dict, print_suite, scores_of
+from bertjax.training.results.glue import as_dict, print_glue, scores_of
 from bertjax.training.run.record import read_record
 from bertjax.training.run.workdir import Workdir, write_jsonl
 
@@ -357,7 +357,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--task", default="", metavar="NAME", help="the task to score, if the model has several (default: all)"
     )
-    parser.add_argument("--suite", choices=tuple(SUITES), help="print one table for all runs in the folder MODEL")
+    parser.add_argument("--suite", choices=("glue",), help="print one table for all runs in the folder MODEL")
     parser.add_argument(
         "--minimal-pairs",
         default="",
@@ -382,9 +382,8 @@ def main(argv: list[str] | None = None) -> int:
     if sum(map(bool, (args.corpus, args.minimal_pairs, args.suite))) > 1:
         raise UserError("--corpus, --minimal-pairs and --suite exclude each other; give one of them")
     if args.suite:
-        suite = SUITES[args.suite]
-        scores = scores_of(suite, args.model)
-        say(json_text(as_dict(suite, scores), indent=2)) if args.json else print_suite(suite, scores)
+        scores = scores_of(args.model)
+        say(json_text(as_dict(scores), indent=2)) if args.json else print_glue(scores)
         return 0
     platform.configure_logging()
     platform.configure(args.platform)

@@ -12,8 +12,8 @@ from bertjax.training.parallel import processes
 from bertjax.training.run import record
 from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.fingerprints import check_replicas
-from bertjax.training.run.metrics import read_scores
 from bertjax.training.run.retention import Retention
+from bertjax.training.run.workdir import read_jsonl
 from bertjax.training.start import Start
 from bertjax.training.state import State
 
@@ -84,7 +84,8 @@ def restore(start: Start) -> Restored:
             log.info(
                 "the checkpoint was saved on %s; the run continues on %s with the same batches", meta["layout"], layout
             )
-    checkpoints.scores = dict(processes.from_writer(lambda: read_scores(files.evaluations, step), "evaluations"))
+    evaluations = processes.from_writer(lambda: read_jsonl(files.evaluations, "step", "score"), "evaluations")
+    checkpoints.scores = {each["step"]: each["score"] for each in evaluations if each["step"] <= step}
     # A state is saved before it is evaluated. If the previous start ended in between, this one evaluates it and writes
     # its line of metrics.
     owes_evaluation = meta.get("evaluation_is_due", False) and step not in checkpoints.scores

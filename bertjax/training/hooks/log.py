@@ -43,7 +43,7 @@ class Log(Hook):
     def on_evaluation(self, run: Run, evaluation: Evaluation) -> None:
         metrics = _named("eval", evaluation) | (_named("eval_ema", evaluation.ema) if evaluation.ema else {})
         self._write(run, metrics)
-        run.log.write_samples(run.step, [dataclasses.asdict(sample) for sample in evaluation.samples])
+        run.log.append("samples", run.step, samples=[dataclasses.asdict(sample) for sample in evaluation.samples])
 
     def on_save(self, run: Run, meta: dict[str, Any]) -> None:
         if not run.owes_evaluation:  # an evaluated step has one line, which also holds the evaluation

@@ -143,7 +143,7 @@ class Spikes(Hook):
             # Rows of the plans, so that the user can look at the examples or leave them out with `runtime.skip_rows`.
             epochs, plans, rows = run.feeds.train[spec.task, spec.seq_len].locate(np.arange(spec.first, last + 1))
             located = {"epochs": epochs.tolist(), "plans": plans.tolist(), "rows": rows.tolist()}
-            run.log.write_spike(step, {"name": name, "loss": loss, "deviations": above, **located})
+            run.log.append("spikes", step, name=name, loss=loss, deviations=above, **located)
 
     def on_save(self, run: Run, meta: dict[str, Any]) -> None:
         meta["spikes"] = self._detector.state

@@ -93,29 +93,29 @@ class ClassReport:
           loss: mean cross-entropy over these classes in nats; None if the task has another loss.
         """
         lines, count, chance = [], len(self.classes), math.log(len(self.classes))
+        if count == 1:
+            return lines
         right, most = np.trace(self.confusion_CC), self.confusion_CC.sum(axis=1).max()
-        # Accuracy above the majority class with a loss above chance: right answers, but badly calibrated.
-        if loss is not None and count > 1 and loss > _OVERCONFIDENT * chance and right > most:
-            remedy = "; predict corrects them by objective.temperature"
-            lines.append(
-                f"the loss of {loss:.2f} is above ln {count} = {chance:.2f}, that of equal probabilities, although "
-                f"{right:,} of {self.confusion_CC.sum():,} answers are right: the probabilities are too sure"
-                f"{remedy if 'temperature' in self.settings else '; lower stages.0.epochs'}"
-            )
-        elif loss is not None and count > 1 and loss > _OVERCONFIDENT * chance:
-            lines.append(
-                f"the loss of {loss:.2f} is above ln {count} = {chance:.2f}, that of equal probabilities: the model is "
-                "sure of wrong answers, as after too many epochs; lower stages.0.epochs and stages.0.min_steps or "
-                "optimizer.learning_rate"
-            )
-        elif loss is not None and count > 1 and loss > _UNTRAINED * chance:
-            recipe = ", or use configs/finetune/classify.py" if "label_smoothing" in self.settings else ""
-            lines.append(
-                f"the loss of {loss:.2f} is near ln {count} = {chance:.2f}, that of equal probabilities: the model has "
-                f"hardly learned; raise stages.0.epochs or optimizer.learning_rate{recipe}"
-            )
+        if loss is not None and loss > _UNTRAINED * chance:
+            is_above = loss > _OVERCONFIDENT * chance
+            place = f"{'above' if is_above else 'near'} ln {count} = {chance:.2f}, that of equal probabilities"
+            if not is_above:
+                recipe = ", or use configs/finetune/classify.py" if "label_smoothing" in self.settings else ""
+                reason = f": the model has hardly learned; raise stages.0.epochs or optimizer.learning_rate{recipe}"
+            elif right > most:  # accuracy above the majority class: right answers, but badly calibrated
+                remedy = "predict corrects them by objective.temperature"
+                reason = (
+                    f", although {right:,} of {self.confusion_CC.sum():,} answers are right: the probabilities are too "
+                    f"sure; {remedy if 'temperature' in self.settings else 'lower stages.0.epochs'}"
+                )
+            else:
+                reason = (
+                    ": the model is sure of wrong answers, as after too many epochs; lower stages.0.epochs and "
+                    "stages.0.min_steps or optimizer.learning_rate"
+                )
+            lines.append(f"the loss of {loss:.2f} is {place}{reason}")
         predicted = np.flatnonzero(self.confusion_CC.sum(axis=0))
-        if len(predicted) == 1 and count > 1:
+        if len(predicted) == 1:
             balanced = ", or set objective.balanced=True if most examples have this class"
             lines.append(
                 f"every prediction is {self.classes[predicted[0]]!r}; raise stages.0.epochs or "
@@ -162,11 +162,9 @@ def table_of(scores: Mapping[str, Mapping[str, Any]]) -> str:
     rows = [{"name": name, **row} for name, row in scores.items()]
     # The last two entries are the averages.
     rows, means = sorted(rows[:-2], key=lambda row: row["f1"]), rows[-2:]
-    table = Table(title="classes by F1, the lowest first", pad_edge=False)
-    table.add_column("class")
-    for name in ("precision", "recall", "f1", "support"):
-        table.add_column(name, justify="right")
-    table.add_column("most often taken for")
+    columns, title = ("class", "precision", "recall", "f1", "support"), "classes by F1, the lowest first"
+    table = Table(*columns, title=title, justify="right", pad_edge=False)
+    table.add_column("most often taken for", justify="left")
     for row in [*rows[:_SHOWN], *means]:
         numbers = [f"{row[name]:.3f}" for name in ("precision", "recall", "f1")]
         taken_for = "".join(f"{other} ({count:,})" for other, count in row.get("taken_for", {}).items())

@@ -227,9 +227,8 @@ def lines_of(root: epath.Path, config: Config, spread: dict[str, Any], train: Se
 
 def print_scores(spread: dict[str, Any], console: Console | None = None) -> None:
     """Print the scores of `folds.json` as a table: mean, range, and the majority baseline."""
-    table = Table(title=f"held out, {len(next(iter(spread['metrics'].values()))['values'])} folds")
-    for column in ("", "mean", "lowest", "highest", "most frequent"):
-        table.add_column(column, justify="right" if column else "left")
+    title = f"held out, {len(next(iter(spread['metrics'].values()))['values'])} folds"
+    table = Table("", "mean", "lowest", "highest", "most frequent", title=title, justify="right")
     for row in rows_of(spread):
         table.add_row(*row)
     (console or Console()).print(table)

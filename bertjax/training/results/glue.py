@@ -1,6 +1,5 @@
-"""Result tables over several fine-tuned tasks, laid out as in the papers."""
+"""The result table of GLUE, laid out as in the paper of BERT."""
 
-import dataclasses
 import statistics
 from pathlib import Path
 
@@ -13,45 +12,27 @@ from bertjax.training.results.seeds import deviation
 from bertjax.training.run.tables import Table
 from bertjax.training.run.workdir import Workdir, has_finished, read_json
 
-
-@dataclasses.dataclass(frozen=True)
-class Suite:
-    """A benchmark: tasks in column order.
-
-    Attributes:
-      tasks: {folder name of a task's runs: (metric, column heading in the paper)}.
-      averaged: tasks in the `average` column.
-      shared: {task without its own runs: (folder of the runs that score it, metric)}.
-    """
-
-    tasks: dict[str, tuple[str, str]]
-    averaged: tuple[str, ...]
-    shared: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
-
-
 # {task: a score per seed; None if it is not finite, such as the correlation of a model with one answer to everything}.
 Scores = dict[str, list[float | None]]
 
-# Devlin et al. (2019), table 1: accuracies, F1 for QQP and MRPC, Spearman for STS-B, Matthews for CoLA; no WNLI.
-GLUE = Suite(
-    tasks={
-        "MNLI": ("accuracy", "MNLI-m"),
-        "MNLI-mm": ("accuracy", "MNLI-mm"),
-        "QQP": ("f1", "QQP"),
-        "QNLI": ("accuracy", "QNLI"),
-        "SST-2": ("accuracy", "SST-2"),
-        "CoLA": ("matthews", "CoLA"),
-        "STS-B": ("spearman", "STS-B"),
-        "MRPC": ("f1", "MRPC"),
-        "RTE": ("accuracy", "RTE"),
-    },
-    averaged=("MNLI", "MNLI-mm", "QQP", "QNLI", "SST-2", "CoLA", "STS-B", "MRPC", "RTE"),
-    shared={"MNLI-mm": ("MNLI", "mismatched/accuracy")},
-)
-SUITES = {"glue": GLUE}
+# {folder name of a task's runs: (metric, column heading in the paper)}, in column order. Devlin et al. (2019), table 1:
+# accuracies, F1 for QQP and MRPC, Spearman for STS-B, Matthews for CoLA; no WNLI.
+GLUE = {
+    "MNLI": ("accuracy", "MNLI-m"),
+    "MNLI-mm": ("accuracy", "MNLI-mm"),
+    "QQP": ("f1", "QQP"),
+    "QNLI": ("accuracy", "QNLI"),
+    "SST-2": ("accuracy", "SST-2"),
+    "CoLA": ("matthews", "CoLA"),
+    "STS-B": ("spearman", "STS-B"),
+    "MRPC": ("f1", "MRPC"),
+    "RTE": ("accuracy", "RTE"),
+}
+# {task without its own runs: (folder of the runs that score it, metric)}.
+_SHARED = {"MNLI-mm": ("MNLI", "mismatched/accuracy")}
 
 
-def scores_of(suite: Suite, folder: str | Path) -> Scores:
+def scores_of(folder: str | Path) -> Scores:
     """Return {task: scores in [0, 1], one per seed} from the finished runs in `folder/TASK`.
 
     A shared task is read from the runs that score it, unless it has its own folder.
@@ -60,16 +41,16 @@ def scores_of(suite: Suite, folder: str | Path) -> Scores:
       UserError: there are no finished runs, or a file of a run is damaged.
     """
     scores = {}
-    for task, (metric, _) in suite.tasks.items():
+    for task, (metric, _) in GLUE.items():
         root = Path(folder).expanduser()
         values = _scores_in(root / task, metric)
-        if not values and task in suite.shared:
-            scoring, metric = suite.shared[task]
+        if not values and task in _SHARED:
+            scoring, metric = _SHARED[task]
             values = _scores_in(root / scoring, metric)
         if values:
             scores[task] = values
     if not scores:
-        names = ", ".join(suite.tasks)
+        names = ", ".join(GLUE)
         raise UserError(f"{folder} holds no finished run of a task; train with --workdir={folder}/TASK ({names})")
     return scores
 
@@ -95,7 +76,7 @@ def _has_ended(files: Workdir) -> bool:
     return has_finished(files) or not storage.exists(files.config)
 
 
-def as_dict(suite: Suite, scores: Scores) -> dict[str, dict[str, float]]:
+def as_dict(scores: Scores) -> dict[str, dict[str, float]]:
     """Return {task: {`mean`, `deviation`, `seeds`}} in percent, with an `average` if no task is missing.
 
     `seeds` is the number of finite scores. Tasks without any are left out.
@@ -109,8 +90,8 @@ def as_dict(suite: Suite, scores: Scores) -> dict[str, dict[str, float]]:
                 "seeds": len(finite),
             }
     # An average over fewer tasks is not comparable with the paper's.
-    if all(task in table for task in suite.averaged):
-        table["average"] = {"mean": statistics.fmean(table[task]["mean"] for task in suite.averaged)}
+    if all(task in table for task in GLUE):
+        table["average"] = {"mean": statistics.fmean(table[task]["mean"] for task in GLUE)}
     return table
 
 
@@ -118,15 +99,15 @@ def _finite(values: list[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def print_suite(suite: Suite, scores: Scores, console: Console | None = None) -> None:
+def print_glue(scores: Scores, console: Console | None = None) -> None:
     """Print a row of the paper's table: means in percent, deviations over seeds below, dashes for missing tasks."""
-    rows = as_dict(suite, scores)
+    rows = as_dict(scores)
     table = Table(title="held out, in percent")
-    for _, heading in suite.tasks.values():
+    for _, heading in GLUE.values():
         table.add_column(heading, justify="right")
     table.add_column("average", justify="right")
-    means = [f"{rows[task]['mean']:.1f}" if task in rows else "-" for task in suite.tasks]
-    spread = [f"± {rows[task]['deviation']:.1f}" if task in rows else "" for task in suite.tasks]
+    means = [f"{rows[task]['mean']:.1f}" if task in rows else "-" for task in GLUE]
+    spread = [f"± {rows[task]['deviation']:.1f}" if task in rows else "" for task in GLUE]
     table.add_row(*means, f"{rows['average']['mean']:.1f}" if "average" in rows else "-")
     table.add_row(*spread, "")
     notes = [
@@ -134,7 +115,7 @@ def print_suite(suite: Suite, scores: Scores, console: Console | None = None) ->
         for task, values in scores.items()
         if None in values
     ]
-    if missing := [task for task in suite.averaged if task not in rows]:
+    if missing := [task for task in GLUE if task not in rows]:
         notes.append(f"no average: no score of {', '.join(missing)}")
     table.caption = "\n".join(notes)
     (console or Console()).print(table)

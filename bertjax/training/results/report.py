@@ -110,14 +110,12 @@ def print_summary(summary: dict[str, Any], console: Console | None = None) -> No
         (name, _number(value), _number(average.get(name)), *_baselines(name, baseline))
         for name, value in evaluation.items()
     ]
-    table = Table(title="held out, the same for model and baselines")
-    titles = "", "model", "moving average", "unigram", "most frequent"
+    columns = zip(("", "model", "moving average", "unigram", "most frequent"), *rows)
     # Leave out columns without any number.
-    shown = [index for index in range(len(titles)) if index < 2 or any(row[index] for row in rows)]
-    for index in shown:
-        table.add_column(titles[index], justify="right" if index else "left")
+    titles, *rows = zip(*(column for index, column in enumerate(columns) if index < 2 or any(column[1:])))
+    table = Table(*titles, title="held out, the same for model and baselines", justify="right")
     for row in rows:
-        table.add_row(*(row[index] for index in shown))
+        table.add_row(*row)
     console = console or Console()
     console.print(table)
     if "seconds" in summary:

@@ -120,15 +120,12 @@ def over_seeds(figures: Sequence[dict[str, Any] | None]) -> dict[str, Any]:
     ]
     # A metric may be missing in the first run: collect the names of all, in order.
     for name in dict.fromkeys(name for scores in scored for name in scores):
-        values = [_finite(scores.get(name)) for scores in scored]
-        numbers = [value for value in values if value is not None]
-        metrics[name] = {
-            "values": values,
-            "mean": statistics.fmean(numbers) if numbers else None,
-            "deviation": deviation(numbers) if numbers else None,
-            "median": statistics.median(numbers) if numbers else None,
-            "best": (min if is_lower_better(name) else max)(numbers, default=None),
-        }
+        given = (scores.get(name) for scores in scored)
+        values = [value if value is not None and math.isfinite(value) else None for value in given]
+        numbers, best = [value for value in values if value is not None], min if is_lower_better(name) else max
+        functions = {"mean": statistics.fmean, "deviation": deviation, "median": statistics.median, "best": best}
+        summary = {each: function(numbers) if numbers else None for each, function in functions.items()}
+        metrics[name] = {"values": values, **summary}
     # Fine-tuning sometimes fails completely and stays at the majority class (Mosbach et al., 2021).
     failed = None
     majorities = [summary["baseline"].get("majority_accuracy") for summary in runs]
@@ -159,10 +156,6 @@ def lines_of(root: epath.Path, spread: dict[str, Any]) -> list[str]:
     return [*lines, f"runs      {root}/seed=*", f"figures   {root / SUMMARY}"]
 
 
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
 def deviation(values: Sequence[float]) -> float:
     """Return the sample standard deviation (n - 1); 0 for a single value."""
     return statistics.stdev(values) if len(values) > 1 else 0.0
@@ -171,11 +164,8 @@ def deviation(values: Sequence[float]) -> float:
 def print_seeds(spread: dict[str, Any], console: Console | None = None) -> None:
     """Print `over_seeds` as a table."""
     count = max(len(metric["values"]) for metric in spread["metrics"].values())
-    table = Table(title=f"held out, {count} seeds")
-    table.add_column("")
     columns = ("mean", "deviation", "median", "best")
-    for column in columns:
-        table.add_column(column, justify="right")
+    table = Table("", *columns, title=f"held out, {count} seeds", justify="right")
     for name, metric in spread["metrics"].items():
         having = sum(value is not None for value in metric["values"])
         label = name if having == count else f"{name} ({having} of {count})"

@@ -141,7 +141,7 @@ def _claim(path: epath.Path, seconds: float) -> tuple[int, str]:
     if not storage.retry(lambda: storage.create(own, first), own) and _content(own) != first.decode():
         raise in_use
     # 3. Some stores ignore the condition. There, the last writer wins, after all writers have had time to write.
-    if not _is_exclusive(own, first):
+    if storage.retry(lambda: storage.create(own, first), own):
         log.info("%s cannot create a file only if there is none; waiting for other runs that start now", path.parent)
         time.sleep(_SETTLING_SHARE * seconds)
     if storage.retry(lambda: _newest(path), path) != (number + 1, first.decode()):
@@ -168,11 +168,6 @@ def _age(path: epath.Path, number: int) -> float:
         with contextlib.suppress(storage.StorageError), storage.storage_errors(probe):
             probe.unlink(missing_ok=True)
     return 0.0 if now is None or written is None else now - written
-
-
-def _is_exclusive(mark: epath.Path, content: bytes) -> bool:
-    """Return whether a store refuses to create a file that exists; some stores ignore the condition."""
-    return not storage.retry(lambda: storage.create(mark, content), mark)
 
 
 def _mark(path: epath.Path, number: int) -> epath.Path:

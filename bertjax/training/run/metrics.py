@@ -10,6 +10,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
 
 import jax
 from etils import epath
@@ -19,7 +20,7 @@ from tensorboardX.record_writer import masked_crc32c
 
 from bertjax.training.run.journal import GrowingFile, Journal
 from bertjax.training.run.tracking import Tracking
-from bertjax.training.run.workdir import Workdir, read_jsonl
+from bertjax.training.run.workdir import Workdir
 from bertjax.training.run.writer import LogWriter
 
 # Limit on spikes.jsonl: each spike lists its batch rows, so a loss that jumps at every step could fill a disk.
@@ -120,12 +121,14 @@ class MetricsLog:
         if writer.active:
             # Opening a journal drops lines after the restored step: the run will log these steps again.
             last_step = restored_step - rewrites
-            self._records = Journal(workdir.metrics, last_step)
-            self._samples = Journal(workdir.samples, last_step)
-            self._scores = Journal(workdir.evaluations, last_step)
-            self._spikes = Journal(workdir.spikes, restored_step, _MOST_BYTES_OF_SPIKES)
+            self._journals = {
+                "metrics": Journal(workdir.metrics, last_step),
+                "samples": Journal(workdir.samples, last_step),
+                "evaluations": Journal(workdir.evaluations, last_step),
+                "spikes": Journal(workdir.spikes, restored_step, _MOST_BYTES_OF_SPIKES),
+            }
             self._events = Events(workdir.events, restored_step)
-            writer.add(self._records, self._samples, self._scores, self._spikes, self._events)
+            writer.add(*self._journals.values(), self._events)
 
     @property
     def totals(self) -> Totals:
@@ -177,7 +180,7 @@ class MetricsLog:
             "seconds": totals.seconds,
             "data_wait_seconds": totals.data_wait_seconds,
         }
-        self._records.append({"step": step, **_finite(values)})
+        self.append("metrics", step, **values)
         # Speeds depend on the machine and its load: they go to TensorBoard and the trackers only.
         last_step, before = self._last_line
         self._last_line = step, dataclasses.replace(totals)
@@ -185,20 +188,11 @@ class MetricsLog:
         for scalars in (self._events, *self._trackers):
             scalars.add(step, values)
 
-    def write_samples(self, step: int, samples: list[dict]) -> None:
-        """Write the samples of the evaluation at a step."""
+    def append(self, file: Literal["metrics", "samples", "evaluations", "spikes"], step: int, **record: Any) -> None:
+        """Write a record of a step to a file. Non-finite values become None, because JSON has no NaN."""
         if self._writer.active:
-            self._samples.append({"step": step, "samples": samples})
-
-    def write_score(self, step: int, score: float | None) -> None:
-        """Record that a step was evaluated, with the score that ranks its checkpoint; lower is better."""
-        if self._writer.active:
-            self._scores.append({"step": step, "score": score})
-
-    def write_spike(self, step: int, record: dict) -> None:
-        """Write a loss spike at a step."""
-        if self._writer.active:
-            self._spikes.append({"step": step, **_finite(record)})
+            values = {name: None if _is_not_finite(value) else value for name, value in record.items()}
+            self._journals[file].append({"step": step, **values})
 
     def flush(self) -> None:
         """Write all buffered lines, unless the store does not answer."""
@@ -210,18 +204,8 @@ class MetricsLog:
             log.warning("the last lines of the logs could not be written; the checkpoints are complete")
 
 
-def read_scores(path: epath.Path, last_step: int) -> list[tuple[int, float | None]]:
-    """Return (step, score) for each line in `evaluations.jsonl`, up to a step."""
-    return [
-        (record["step"], record["score"]) for record in read_jsonl(path, "step", "score") if record["step"] <= last_step
-    ]
-
-
-def _finite(record: dict) -> dict:
-    """Replace non-finite values with None, because JSON has no NaN."""
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in record.items()
-    }
+def _is_not_finite(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 _FILE_BYTES = 4 << 20

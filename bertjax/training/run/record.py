@@ -1,8 +1,10 @@
 """Write and read a run's record (configuration, identity, tokenizer), and read its checkpoints."""
 
+import contextlib
 import dataclasses
 import json
 import os
+import re
 import shlex
 import sys
 import time
@@ -46,8 +48,8 @@ from bertjax.training.stages import stage_at
 
 FORMAT_VERSION = 1
 _HELDOUT = "eval/heldout/"
-# Flags with values that may hold a secret, such as a chat token. The record of a start is shared with its report.
-_SECRET_FLAGS = ("--on-event",)
+# Flag with a value that may hold a secret, such as a chat token. The record of a start is shared with its report.
+_SECRET = "--on-event"
 # Parts of an identity that are contents, besides the data: initial weights, frozen parameters, resources.
 _CONTENTS = ("init_from", "frozen", "read")
 # Stage settings that determine its length, and settings that follow from it: with `warmup_share` or `minutes`, a longer
@@ -206,8 +208,8 @@ def check_identity(workdir: Workdir, record: RunRecord, longer: bool) -> bool:
         raise _other_settings(workdir, changed, "use another --workdir, or the old settings") from None
     # `changed` is what the user changed. `resolved` also has values derived from it: with other data or code, the same
     # settings may give other steps.
-    changed = _differences(_settings_of(before), _settings_of(record))
-    resolved = _differences(_identity(before), record.identity)
+    changed = _differences(_identity(before, before.settings), _identity(record, record.settings))
+    resolved = _differences(_identity(before, before.config), record.identity)
     if not _beside_length(changed, record):  # also true without changes
         further = _beside_length(resolved, record, *_OF_LENGTH)
         steps_before, steps = before.config.stages[-1].steps, record.config.stages[-1].steps
@@ -241,7 +243,7 @@ def check_reads(other: Workdir, identity: Mapping[str, Any]) -> None:
 def check_checkpoint(workdir: Workdir, record: RunRecord, step: int, meta: Mapping[str, Any]) -> None:
     """Raise UserError if the metadata of a checkpoint in a workdir is of another run than the record."""
     saved = dataclasses.replace(record, config=from_dict(meta["config"]), identity=meta["identity"])
-    changed = _differences(_identity(saved), record.identity)
+    changed = _differences(_identity(saved, saved.config), record.identity)
     if other := _beside_length(changed, record, *_OF_LENGTH):  # a run may have become longer since
         raise UserError(
             f"checkpoint {step} in {workdir.checkpoints} is of another run than {workdir.config} ({'; '.join(other)}); "
@@ -300,14 +302,9 @@ def changes_beside_seed(first: Mapping[str, Any], second: Mapping[str, Any]) -> 
     return differences(*halves)
 
 
-def _identity(record: RunRecord) -> dict:
-    """Return the identity in this version's form: settings that are newer than the run get their defaults."""
-    return record.identity | record.config.identity(record.identity["data"]["store_fingerprint"])
-
-
-def _settings_of(record: RunRecord) -> dict:
-    """Return the identity with the settings as the user wrote them."""
-    return record.identity | record.settings.identity(record.identity["data"]["store_fingerprint"])
+def _identity(record: RunRecord, settings: Config) -> dict:
+    """Return the identity with other settings. Those that are newer than the run have their defaults in it."""
+    return record.identity | settings.identity(record.identity["data"]["store_fingerprint"])
 
 
 def check_processes(identity: dict) -> None:
@@ -397,21 +394,13 @@ def _restore(checkpoints: Checkpoints, path: Path, step: str) -> RestoredCheckpo
                 raise UserError(f"{error}, as the run has saved newer ones; read one of {listed}") from error
         except Damaged as error:
             # Name an alternative that is known to work: this verifies older checkpoints until one is intact.
-            usable = next(
-                (other for other in reversed(steps) if other != number and _is_whole(checkpoints, other)), None
-            )
             remedy = "there is no other one that can be read; restore one from a backup"
-            if usable is not None:
-                remedy = f"use {path}@{usable}"
+            for other in reversed([other for other in steps if other != number]):
+                with contextlib.suppress(Damaged, Deleted):
+                    checkpoints.restore(other)
+                    remedy = f"use {path}@{other}"
+                    break
             raise UserError(f"checkpoint {number} of run {path} is damaged ({error}); {remedy}") from error
-
-
-def _is_whole(checkpoints: Checkpoints, step: int) -> bool:
-    try:
-        checkpoints.restore(step)
-    except (Damaged, Deleted):
-        return False
-    return True
 
 
 def start_record(resumes: bool, longer: bool, modules: Mapping[str, ForeignModule]) -> dict[str, Any]:
@@ -437,11 +426,5 @@ def start_record(resumes: bool, longer: bool, modules: Mapping[str, ForeignModul
 
 def _without_secrets(arguments: Sequence[str]) -> list[str]:
     """Return command-line arguments with `...` in place of possible secrets."""
-    shown: list[str] = []
-    for argument in arguments:
-        flag, is_joined, _ = argument.partition("=")
-        if shown and shown[-1] in _SECRET_FLAGS:
-            shown.append("...")
-        else:
-            shown.append(f"{flag}=..." if is_joined and flag in _SECRET_FLAGS else argument)
-    return shown
+    pairs = zip(("", *arguments), arguments)
+    return ["..." if before == _SECRET else re.sub(rf"^{_SECRET}=.*", f"{_SECRET}=...", own) for before, own in pairs]

@@ -111,7 +111,7 @@ def _read(workdir: Workdir) -> RunStatus:
         eta_seconds=0.0 if state == "finished" else remaining,
         checkpoint=saved[-1] if saved else None,
         checkpoint_age_seconds=_age_of_checkpoint(workdir, saved[-1]) if saved else None,
-        losses=_losses(records),
+        losses={name: value for record in records for name, value in record.items() if name.endswith("_loss")},
         goodput=_goodput(workdir, saved, state),
         starts=len(starts),
         last_start=starts[-1].get("time") if starts else None,
@@ -204,13 +204,6 @@ def _seconds_per_step(records: list[dict]) -> float | None:
     return (timed[-1]["seconds"] - timed[0]["seconds"]) / (timed[-1]["step"] - timed[0]["step"])
 
 
-def _losses(records: list[dict]) -> dict[str, float | None]:
-    newest = {}
-    for record in records:
-        newest |= {name: value for name, value in record.items() if name.endswith("_loss")}
-    return newest
-
-
 def _goodput(workdir: Workdir, saved: list[int], state: str) -> float | None:
     # Any of the files may be missing or half-written.
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, IndexError):
@@ -224,10 +217,10 @@ def _goodput(workdir: Workdir, saved: list[int], state: str) -> float | None:
 
 
 def _warnings(workdir: Workdir, records: list[dict]) -> tuple[str, ...]:
-    dated = [
-        (spike["step"], f"{spike['name']} of step {spike['step']} is {_number(spike['loss'])}, far above its mean")
-        for spike in _tail(workdir.spikes)
-    ]
+    dated = []
+    for spike in _tail(workdir.spikes):
+        loss = "not finite" if spike["loss"] is None else f"{spike['loss']:.3f}"
+        dated.append((spike["step"], f"{spike['name']} of step {spike['step']} is {loss}, far above its mean"))
     for record in records:
         names = [name for name, value in record.items() if name.endswith("_loss") and value is None]
         if names:
@@ -239,7 +232,3 @@ def _warnings(workdir: Workdir, records: list[dict]) -> tuple[str, ...]:
     newest = [text for _, text in sorted(dated)[-_WARNINGS:]]
     damaged = sorted(path.name for path in workdir.root.iterdir() if path.name.startswith("checkpoints.damaged-"))
     return (*newest, *(f"{name} is a damaged checkpoint, which is not used" for name in damaged[-_WARNINGS:]))
-
-
-def _number(value: float | None) -> str:
-    return "not finite" if value is None else f"{value:.3f}"

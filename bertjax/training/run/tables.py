@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import rich.table
+from rich.console import JustifyMethod
 from rich.text import Text
 
 from bertjax.runtime.errors import printable
@@ -18,15 +19,22 @@ def csv_cells(cells: Iterable[Any]) -> list[Any]:
 
 
 class Table(rich.table.Table):
-    """A `rich` table that shows text literally: control characters are escaped, and brackets are not markup."""
+    """A `rich` table that shows text literally: control characters are escaped, and brackets are not markup.
 
-    def __init__(self, *headers: str, title: str = "", **options):
+    Args:
+      headers: titles of the columns.
+      title: title of the table.
+      justify: alignment of all columns but the first.
+    """
+
+    def __init__(self, *headers: str, title: str = "", justify: JustifyMethod = "left", **options):
+        self._justify = justify
         # `Text` instead of str: rich would parse `[red]` in a class name as markup.
         super().__init__(*headers, title=Text(printable(title), "table.title") if title else None, **options)
 
     def add_column(self, header: str = "", **options) -> None:
         """Add a column; see `rich.table.Table`."""
-        super().add_column(Text(printable(header)), **options)
+        super().add_column(Text(printable(header)), **{"justify": self._justify if self.columns else "left"} | options)
 
     def add_row(self, *cells: str) -> None:
         """Add a row of texts; see `rich.table.Table`."""

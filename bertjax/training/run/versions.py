@@ -101,24 +101,15 @@ def check(workdir: Workdir, other_versions: bool, foreign: Mapping[str, str] = {
     computing = (*_COMPUTING, *foreign)
     # Hosts with different code would compile different programs, and their collectives would not match.
     everywhere = processes.gather(versions() | dict(foreign), "versions")
-    processes.together(_check_processes, everywhere, computing, other_versions)
-    processes.on_writer(lambda: _check_last_start(workdir, everywhere[0], computing, other_versions))
-
-
-def _check_processes(everywhere: Sequence[dict[str, str]], computing: Sequence[str], other_versions: bool) -> None:
-    first = everywhere[0]
+    refused, first = () if other_versions else (*computing, _BERTJAX, _CODE), everywhere[0]
     for index, there in enumerate(everywhere):
         pairs = {name: (first.get(name, ""), there.get(name, "")) for name in (*first, *there)}
-        _report(
-            pairs,
-            (*computing, _BERTJAX, _CODE),
-            f"process {index} has other versions than process 0",
-            "install the same on every host",
-            other_versions,
-        )
+        problem = f"process {index} has other versions than process 0"
+        processes.together(_report, pairs, refused, problem, "install the same on every host")
+    processes.on_writer(lambda: _check_last_start(workdir, first, () if other_versions else computing))
 
 
-def _check_last_start(workdir: Workdir, now: dict[str, str], computing: Sequence[str], other_versions: bool) -> None:
+def _check_last_start(workdir: Workdir, now: dict[str, str], refused: Sequence[str]) -> None:
     starts = read_jsonl(workdir.starts)
     if not starts or not workdir.saved_steps():
         return
@@ -129,23 +120,15 @@ def _check_last_start(workdir: Workdir, now: dict[str, str], computing: Sequence
     pairs = {name: (before[name], now[name]) for name in now if name in before}
     own = any("(sha256)" in name and one != other for name, (one, other) in pairs.items())
     remedy = "restore that file" if own else "install those again (versions.json lists all)"
-    _report(
-        pairs,
-        computing,
-        f"the run in {workdir.root} was last started with other versions",
-        remedy,
-        other_versions,
-    )
+    _report(pairs, refused, f"the run in {workdir.root} was last started with other versions", remedy)
 
 
-def _report(
-    pairs: dict[str, tuple[str, str]], refused: Sequence[str], problem: str, remedy: str, other_versions: bool
-) -> None:
+def _report(pairs: dict[str, tuple[str, str]], refused: Sequence[str], problem: str, remedy: str) -> None:
     changed = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
     if not changed:
         return
     lines = ", ".join(f"{name}: {one or 'none'} -> {other or 'none'}" for name, (one, other) in changed.items())
-    if not other_versions and any(name in refused for name in changed):
+    if any(name in refused for name in changed):
         raise UserError(f"{problem} ({lines}); {remedy}, or add --other-versions to accept another result")
     if processes.is_writer():
         log.warning("%s (%s)", problem, lines)

@@ -11,7 +11,7 @@ import statistics
 import threading
 import time
 from collections.abc import Iterator
-from typing import Literal
+from typing import NamedTuple
 
 from etils import epath
 
@@ -19,19 +19,6 @@ from bertjax.runtime import storage, terminal
 from bertjax.training.run.notify import Notifier
 
 _SECONDS_BETWEEN_WRITES = 10.0
-
-State = Literal[
-    "starting",
-    "restoring",
-    "compiling",
-    "training",
-    "evaluating",
-    "saving",
-    "exporting",
-    "finished",
-    "stopped",
-    "failed",
-]
 
 
 class Heartbeat:
@@ -53,8 +40,12 @@ class Heartbeat:
         self._end: dict[str, int | str] = {}
         self._written_time, self._due = 0.0, -math.inf
 
-    def beat(self, step: int | None = None, state: State | None = None) -> None:
-        """Report a sign of life, with the steps done and the current state; None keeps the previous value."""
+    def beat(self, step: int | None = None, state: str | None = None) -> None:
+        """Report a sign of life, with the steps done and the current state; None keeps the previous value.
+
+        Args:
+          state: see `RunStatus.state`.
+        """
         if step is not None:
             self._step = step
         if state is not None:
@@ -96,6 +87,14 @@ _STDERR = 2
 log = logging.getLogger(__name__)
 
 
+class _Activity(NamedTuple):
+    """What a run does, since when, and the seconds after which it counts as hanging."""
+
+    name: str
+    since: float
+    limit: float
+
+
 class Watchdog:
     """Tracks a run's state and ends the process when it makes no progress.
 
@@ -134,7 +133,7 @@ class Watchdog:
         self._enter("starting", is_watched=True)
 
     def __enter__(self) -> "Watchdog":
-        self._enter(self._name, is_watched=True)
+        self._enter(self._current.name, is_watched=True)
         self._thread.start()
         return self
 
@@ -146,7 +145,7 @@ class Watchdog:
     @contextlib.contextmanager
     def state(self, name: str, is_watched: bool = True) -> Iterator[None]:
         """Enter another state for this context; `is_watched=False` for activities without a time limit."""
-        before = self._name
+        before = self._current.name
         self._enter(name, is_watched)
         try:
             yield
@@ -170,31 +169,20 @@ class Watchdog:
         """Report progress: an evaluation batch, or the dispatch that completes `step` steps."""
         now = time.monotonic()
         if step is None:
-            self._current = (self._name, now, self._limit)
+            self._current = self._current._replace(since=now)
             return
         self._step = step
-        self._durations.append(now - self._since)
-        self._current = (self._name, now, self._hang_timeout)
+        self._durations.append(now - self._current.since)
+        self._current = self._current._replace(since=now, limit=self._hang_timeout)
 
     def _report(self, name: str) -> None:
         if self.heartbeat:
             self.heartbeat.beat(self._step, name)
 
-    # One tuple, so that the thread never sees the name of one state and the limit of another.
-    @property
-    def _name(self) -> str:
-        return self._current[0]
-
-    @property
-    def _since(self) -> float:
-        return self._current[1]
-
-    @property
-    def _limit(self) -> float:
-        return self._current[2]
-
     def _enter(self, name: str, is_watched: bool) -> None:
-        self._current = (name, time.monotonic(), _PATIENCE * self._hang_timeout if is_watched else math.inf)
+        limit = _PATIENCE * self._hang_timeout if is_watched else math.inf
+        # One tuple, so that the thread never sees the name of one state and the limit of another.
+        self._current = _Activity(name, time.monotonic(), limit)
 
     def _watch(self) -> None:
         late = reported = None

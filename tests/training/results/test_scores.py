@@ -18,7 +18,7 @@ from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds
 from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.results import source_epochs
-from bertjax.training.results.glue import GLUE, as_dict, print_suite, scores_of
+from bertjax.training.results.glue import GLUE, as_dict, print_glue, scores_of
 from bertjax.training.results.seeds import better_checkpoint, over_seeds, print_seeds
 from bertjax.training.run.workdir import Workdir, write_json
 from bertjax.training.stages import Timetable
@@ -125,22 +125,22 @@ def test_scores_that_are_not_finite_are_left_out_and_counted(tmp_path):
     write_json(Workdir.at(tmp_path / "CoLA").root / "seeds.json", over_seeds(figures))
     (tmp_path / "STS-B").mkdir()
     write_json(Workdir.at(tmp_path / "STS-B").summary, {"finished": True, "eval": {"spearman": math.nan}})
-    scores = scores_of(GLUE, tmp_path)
+    scores = scores_of(tmp_path)
     assert scores == {"CoLA": [0.5, None, 0.3], "STS-B": [None]}
-    [(task, row)] = as_dict(GLUE, scores).items()
+    [(task, row)] = as_dict(scores).items()
     assert (task, row["mean"], row["seeds"]) == ("CoLA", pytest.approx(40.0), 2)
     output = io.StringIO()
-    print_suite(GLUE, scores, Console(file=output, width=140))
+    print_glue(scores, Console(file=output, width=140))
     assert "CoLA: 2 of 3 scores are finite" in output.getvalue()
     assert "STS-B: 0 of 1 scores are finite" in output.getvalue()
 
 
 def test_the_average_is_over_all_columns(tmp_path):
-    for index, (task, (metric, _)) in enumerate(GLUE.tasks.items()):
+    for index, (task, (metric, _)) in enumerate(GLUE.items()):
         write(tmp_path, task, metric, [index / 10])
-    assert as_dict(GLUE, scores_of(GLUE, tmp_path))["average"]["mean"] == pytest.approx(40.0)
+    assert as_dict(scores_of(tmp_path))["average"]["mean"] == pytest.approx(40.0)
 
 
 def test_an_empty_folder(tmp_path):
     with pytest.raises(UserError, match="holds no finished run of a task; train with --workdir="):
-        scores_of(GLUE, tmp_path)
+        scores_of(tmp_path)
