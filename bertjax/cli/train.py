@@ -161,7 +161,7 @@ def _write_results(
             except UserError as error:  # transformers has no class for this objective's heads
                 print(f"{path / 'hf'} is not written: {error}")
     model = models[files.export]
-    write_scores(files.scores, evaluation.all_scores)
+    write_scores(files.scores, evaluation.of_all("scores"))
     for heldout, part in evaluation.by_set.items():
         if part.predictions:
             write_jsonl(files.predictions / f"{heldout.replace('/', '-')}.jsonl", part.predictions)

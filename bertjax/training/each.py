@@ -61,7 +61,7 @@ class Summary:
     pad_id: int = 0
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Results:
     """What several runs came to.
 
@@ -126,7 +126,8 @@ def run_each(
                     # A full disk and a broken device belong to the machine: the same command may succeed on another.
                     elif isinstance(error, OSError | NotSaved | record.OtherData) or is_of_device(error):
                         raise
-                    elif trial is trials[0] and _is_bad_input(error):
+                    # In the first run, it is most likely a mistake in all of them.
+                    elif trial is trials[0] and isinstance(error, UserError) and not isinstance(error, RunFailed):
                         raise
                     else:
                         why = reason(error)
@@ -136,13 +137,11 @@ def run_each(
                         # Their frames hold the state of the run.
                         error.__traceback__ = error.__cause__ = error.__context__ = None
                         print(f"{files.root} failed: {why}; the others continue", flush=True)
-                        failures = results.failures | {trial.folder: why}
-                        results = dataclasses.replace(results, failures=failures, error=error)
+                        results.failures[trial.folder], results.error = why, error
                 else:
                     if not summary.finished:
                         return dataclasses.replace(results, is_stopped=True)
-                    figures = results.figures | {trial.folder: summary.figures}
-                    results = dataclasses.replace(results, figures=figures)
+                    results.figures[trial.folder] = summary.figures
                     first_of.setdefault(reads, files)
                 # A run is a web of objects that hold each other, and its state must leave the device before the next.
                 gc.collect()
@@ -162,11 +161,6 @@ def run_each(
         raise Unavailable(f"{len(outages)} of {len(trials)} runs could not be trained now, first {folder}: {why}")
     in_order = {trial.folder: results.figures[trial.folder] for trial in trials if trial.folder in results.figures}
     return dataclasses.replace(results, figures=in_order)
-
-
-def _is_bad_input(error: Exception) -> bool:
-    """Return whether an error in the first run is most likely a mistake in all of them."""
-    return isinstance(error, UserError) and not isinstance(error, RunFailed)
 
 
 def _reads(config: Config) -> str:

@@ -13,7 +13,7 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import first_positions
 from bertjax.models.visibility import Queries, Visibility
 from bertjax.runtime.errors import UserError
-from bertjax.training.param_paths import paths_of
+from bertjax.training.param_paths import leaves_of
 
 _ROWS, _TOKENS, _QUERIES = 2, 8, 3
 # What the encoder calls a layer with.
@@ -29,7 +29,7 @@ def check_growth(stages: Sequence[dict]) -> None:
       stages: shapes of the params in each stage.
     """
     for index, (before, after) in enumerate(itertools.pairwise(stages), 1):
-        for path, leaf, target in zip(paths_of(before), jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
+        for (path, leaf), target in zip(leaves_of(before).items(), jax.tree.leaves(after), strict=True):
             if leaf.shape != target.shape and target.shape[0] % leaf.shape[0]:
                 raise UserError(
                     f"stages.{index} needs {target.shape[0]} layers of {path.partition('/layers/')[0]} after "

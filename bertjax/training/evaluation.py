@@ -5,14 +5,13 @@ import dataclasses
 import math
 import types
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import PartitionSpec as P
 
-from bertjax.data.examples import Examples
 from bertjax.data.labeled.base import LabeledExamples, Record
 from bertjax.data.pipeline import Feed
 from bertjax.data.store import TokenStore
@@ -23,12 +22,12 @@ from bertjax.objectives.outputs import Output, Sample, regroup
 from bertjax.objectives.slots import slots_of, with_slots
 from bertjax.objectives.wrapper import tuned, unwrapped
 from bertjax.runtime.mesh import BATCH_AXES
-from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds
 from bertjax.training.loss import Loss, count_micro_batches
 from bertjax.training.parallel.sharding import put_global
 from bertjax.training.program import Program, TaskProgram
 from bertjax.training.results.scores import Scores, content_id, is_lower_better, scores_of, scores_of_records
+from bertjax.training.stages import last_stage
 
 # Name of the main held-out set, which every run has.
 HELDOUT = "heldout"
@@ -97,19 +96,10 @@ class Evaluation:
     @property
     def all_metrics(self) -> dict[str, float]:
         """Metrics on all sets; metrics on further sets are named `<set>/<metric>`."""
-        return self._of_all("metrics")
+        return self.of_all("metrics")
 
-    @property
-    def all_baselines(self) -> dict[str, float]:
-        """Baselines on all sets, named like `all_metrics`."""
-        return self._of_all("baselines")
-
-    @property
-    def all_scores(self) -> dict[str, Scores]:
-        """Scores on all sets, named like `all_metrics`."""
-        return self._of_all("scores")
-
-    def _of_all(self, field: str) -> dict[str, Any]:
+    def of_all(self, field: Literal["metrics", "baselines", "scores"]) -> dict[str, Any]:
+        """Return a field on all sets, named like `all_metrics`."""
         further = {f"{name}/{key}": v for name, part in self.further.items() for key, v in getattr(part, field).items()}
         return getattr(self, field) | further
 
@@ -203,7 +193,7 @@ class _TaskEvaluator:
                 collected.append(regroup(self._outputs_of(params, arrays), batch))
                 # Negative ids are empty slots.
                 ids.append(batch["example_ids_BN"][batch["example_ids_BN"] >= 0])
-            if not samples and self._program.config.eval.samples:
+            if isinstance(objective, HasSamples) and not samples and self._program.config.eval.samples:
                 samples = self._samples(params, batch, arrays)
             self._on_batch()
         metrics, predictions = _ratios(totals), []
@@ -212,8 +202,10 @@ class _TaskEvaluator:
         }
         if collected:
             outputs = {name: np.concatenate([part[name] for part in collected]) for name in collected[0]}
-            examples = self._plan.examples.take(np.concatenate(ids))
-            records = self._records(np.concatenate(ids))
+            scored, known = np.concatenate(ids), self._plan.examples
+            is_labeled = isinstance(known, LabeledExamples)
+            records = [known.records[each] for each in known.record_of[scored]] if is_labeled else []
+            examples = known.take(scored)
             metrics |= objective.score(outputs, examples, records)
             # Predictions use what the scores have tuned, as those of the export will.
             predictions = tuned(objective, metrics).predictions(outputs, examples, records)
@@ -239,36 +231,26 @@ class _TaskEvaluator:
         counts = manifest["counts"]["heldout"][self._source] if self._source else manifest["splits"]["heldout"]
         return counts["tokens"] / counts["bytes"] / math.log(2)
 
-    def _records(self, ids: np.ndarray) -> list[Record]:
-        examples = self._plan.examples
-        return [examples.records[record] for record in examples.record_of[ids]] if _has_records(examples) else []
-
     def _batches(self):
-        stage, shards = self._last_stage(), self._program.layout.shards
+        config, shards = self._program.config, self._program.layout.shards
+        stage = last_stage(config.stages, config.tasks, self._task.name)
         # A batch is as large as one micro-batch of training, so it fits into memory if training does.
         # Round up: a small held-out set still needs a row per shard.
         rows = -(-min(stage.batch, self._rows) // shards)
-        batch = rows // count_micro_batches(rows, stage.seq_len, self._program.config.runtime.micro_tokens) * shards
+        batch = rows // count_micro_batches(rows, stage.seq_len, config.runtime.micro_tokens) * shards
         for first in range(0, self._rows, batch):
             ordinals = np.arange(first, first + batch)
             # All batches have the same shape: a shorter last one would be compiled separately.
             yield self._feed.batch(np.where(ordinals < self._rows, ordinals, -1))
-
-    def _last_stage(self) -> Stage:
-        config = self._program.config
-        return next(stage for stage in reversed(config.stages) if self._task.name in stage.among(config.tasks))
 
     def _outputs_of(self, params: dict, arrays: Arrays) -> dict[str, Output]:
         """Gather the outputs of all rows in every process, so that each computes the same scores."""
         return multihost_utils.process_allgather(self._outputs(params, arrays), tiled=True)
 
     def _samples(self, params: dict, batch: dict, arrays: Arrays) -> list[Sample]:
-        objective = unwrapped(self._task.objective)
-        if not isinstance(objective, HasSamples):
-            return []
         outputs = self._outputs_of(params, arrays)
         first = slice(0, self._program.config.eval.samples)
-        return objective.samples(
+        return unwrapped(self._task.objective).samples(
             {name: output.array[first] for name, output in outputs.items()},
             {name: values[first] for name, values in batch.items()},
             self._store.tokenizer,
@@ -318,7 +300,3 @@ def has_baselines(objective: Objective) -> bool:
     if not isinstance(objective, HasBaselines):
         return False
     return depth("baselines") <= min(depth(name) for name in ("weights", "terms_of", "terms"))
-
-
-def _has_records(examples: Examples) -> bool:
-    return isinstance(examples, LabeledExamples)

@@ -21,7 +21,7 @@ from bertjax.objectives.optional import ReadsStore, bind
 from bertjax.objectives.wrapper import Taught, rewrapped, unwrapped
 from bertjax.runtime.errors import UserError
 from bertjax.training.config import Stage
-from bertjax.training.stages import stage_at
+from bertjax.training.stages import last_stage, stage_at
 
 log = logging.getLogger(__name__)
 
@@ -139,31 +139,23 @@ class Feeds:
             if isinstance(store, LabeledSource):
                 feeds |= {(task, name): self.feed(name, seq_len, task) for name in store.format.further_heldout}
             else:
-                feeds |= {(task, name): self._heldout_of(name, seq_len, task) for name in _scored_alone(store)}
+                feeds |= {(task, name): self.feed("heldout", seq_len, task, name) for name in _scored_alone(store)}
         return feeds
 
-    def _heldout_of(self, source: str, seq_len: int, task: str) -> Feed:
-        """Return a feed with the held-out rows of one source."""
-        plans = tuple(self._plans(task, "heldout", seq_len, source))
-        epochs = Epochs(plans, stream=f"rows/{source}", seed=self._seed_of("heldout"), shuffle=True)
-        return self._feed_of((epochs,), Turns((1.0,)), seq_len, task)
-
     def _last_seq_len(self, task: str) -> int:
-        """Return T in the last stage that trains a task."""
-        stages = self.config.stages
-        return next(stage.seq_len for stage in reversed(stages) if task in stage.among(self.config.tasks))
+        return last_stage(self.config.stages, self.config.tasks, task).seq_len
 
-    def feed(self, split: str, seq_len: int, task: str = "") -> Feed:
+    def feed(self, split: str, seq_len: int, task: str = "", source: str = "") -> Feed:
         """Return the batches of a split for a task (the first by default). Each epoch has its own random row order.
 
-        Held-out rows come from all sources together. So do training rows, unless `data` weights the sources: then each
-        source is planned separately and gets turns according to `_draws`.
+        Held-out rows come from all sources together, or from one. Training rows come from all of them together, unless
+        `data` weights the sources: then each source is planned separately and gets turns according to `_draws`.
 
         Raises:
           UserError: the split is too small for the example format, or a source has too few rows for its weight.
         """
         task = task or self.config.task_name
-        names = self._sources_with_turns if split == "train" else [""]
+        names = self._sources_with_turns if split == "train" else [source]
         epochs = tuple(
             Epochs(
                 plans=tuple(self._plans(task, split, seq_len, name)),
@@ -173,7 +165,8 @@ class Feeds:
             )
             for name in names
         )
-        draws = [self._draws(name, each.plans[0].counts) for name, each in zip(names, epochs, strict=True)]
+        counts = [each.plans[0].counts for each in epochs]
+        draws = [*map(self._draws, names, counts)] if len(names) > 1 else [1.0]
         shares = tuple(draw / sum(draws) for draw in draws)
         # `Turns` repeats a table of 4,096 turns, in which a rarer source would have none.
         if min(shares) < SMALLEST_SHARE:
@@ -182,7 +175,7 @@ class Feeds:
                 f"data.sources.{name} would have {min(shares):.3%} of the rows, less than {SMALLEST_SHARE:.3%}; "
                 "raise its weight or token_share, lower data.smoothing, or give all sources the same weight"
             )
-        return self._feed_of(epochs, Turns(shares), seq_len, task)
+        return Feed(epochs, Turns(shares), self._features(task), Vocabulary.of(self.store.tokenizer), seq_len)
 
     @property
     def _sources_with_turns(self) -> list[str]:
@@ -196,22 +189,11 @@ class Feeds:
 
     def _draws(self, name: str, counts: Counts) -> float:
         """Return a source's relative frequency: `weight` x rows^`smoothing`, or the rows for its `token_share`."""
-        if not name:
-            return 1.0
         source = self.config.data.named_sources[name]
         # Turns count rows, and sources pack different numbers of tokens into a row: convert token shares to row shares.
         if source.token_share:
             return source.token_share * counts.rows / counts.tokens
         return source.weight * counts.rows**self.config.data.smoothing
-
-    def _feed_of(self, epochs: tuple[Epochs, ...], turns: Turns, seq_len: int, task: str) -> Feed:
-        return Feed(
-            sources=epochs,
-            turns=turns,
-            features=self._features(task),
-            vocabulary=Vocabulary.of(self.store.tokenizer),
-            seq_len=seq_len,
-        )
 
     def _seed_of(self, split: str) -> int:
         return self.config.seed if split == "train" else self.config.eval.seed

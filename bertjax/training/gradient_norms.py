@@ -5,7 +5,7 @@ import re
 import jax
 import jax.numpy as jnp
 
-from bertjax.training.param_paths import path_of
+from bertjax.training.param_paths import leaves_of
 
 
 def gradient_norms(gradient: dict, layers: int) -> dict[str, jax.Array]:
@@ -22,8 +22,7 @@ def gradient_norms(gradient: dict, layers: int) -> dict[str, jax.Array]:
     def add(group: str, square: jax.Array) -> None:
         squares[group] = squares.get(group, 0.0) + square
 
-    for key_path, leaf in jax.tree_util.tree_leaves_with_path(gradient):
-        path = path_of(key_path)
+    for path, leaf in leaves_of(gradient).items():
         if stack := re.match(r"(.*?encoder/layers)/", path):
             rows = jnp.sum(jnp.square(leaf), axis=tuple(range(1, leaf.ndim)))
             # With shared layers a stack has fewer rows than layers: row r serves L / rows consecutive layers.

@@ -7,7 +7,6 @@ import dataclasses
 import hashlib
 import json
 import logging
-from typing import Any
 
 import jax
 import numpy as np
@@ -25,7 +24,7 @@ from bertjax.training import class_heads
 from bertjax.training.config import ROTARY_BASES
 from bertjax.training.feeds import Feeds
 from bertjax.training.lora import is_factor
-from bertjax.training.param_paths import map_with_path, matches_any, path_of
+from bertjax.training.param_paths import leaves_of, map_with_path, matches_any
 from bertjax.training.program import Program
 from bertjax.training.pruning import is_score
 from bertjax.training.run.fingerprints import fingerprints
@@ -33,6 +32,8 @@ from bertjax.training.run.record import RunRecord
 from bertjax.training.state import State
 
 _ENCODER, _POOLER = "encoder/", "encoder/pooler/"
+# Embeddings that gradient-disentangled sharing trains.
+_GENERATOR = "generator/encoder/embeddings/"
 # Settings that may differ from the source, because they do not change what the weights compute.
 _FREE = ("vocab_size", "dropout", "attention_dropout", "init_stddev", "pooler_activation")
 
@@ -118,32 +119,38 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
         source["encoder"].pop("pooler", None)
     if disentangled_embeddings.ROOT in program.abstract_state["params"]:
         source = disentangled_embeddings.part(source)
-    elif own := _embeddings_of_generator(source) if "generator" in program.abstract_state["params"] else []:
+    elif "generator" in program.abstract_state["params"] and (
+        own := [path for path in leaves_of(source) if path.startswith(_GENERATOR)]
+    ):
         log.warning(
             "init_from=%s has a generator with embeddings of its own, and this run's generator reads the encoder's: "
             "left out %s",
             name,
             ", ".join(own),
         )
-    theirs, ours = _shapes(source), _shapes(program.abstract_state["params"])
+    trees = leaves_of(source), leaves_of(program.abstract_state["params"])
+    theirs, ours = ({path: tuple(leaf.shape) for path, leaf in leaves.items()} for leaves in trees)
     # Exports have no LoRA factors or pruning scores: these keep their initial values.
     ours = {path: shape for path, shape in ours.items() if not is_factor(path) and not is_score(path)}
     differing = [path for path in sorted(theirs | ours) if theirs.get(path) != ours.get(path)]
     missing = {path for path in differing if path.startswith(_POOLER) and path not in theirs}
     if in_encoder := [path for path in differing if path.startswith(_ENCODER) and path not in missing]:
-        changes = [f"{path} {_shape_text(theirs, path)} -> {_shape_text(ours, path)}" for path in in_encoder]
+        shapes = [["x".join(map(str, of.get(path, ("none",)))) for of in (theirs, ours)] for path in in_encoder]
+        changes = [f"{path} {own} -> {new}" for path, (own, new) in zip(in_encoder, shapes)]
         listed = shorten(changes, separator="; ")
         raise UserError(f"init_from={name} has another encoder ({listed}); use the same settings of model")
     check_function(model.encoder, program)
     if new := [path for path in differing if path in ours]:
         log.warning("init_from=%s lacks %s: initialized from scratch", name, ", ".join(new))
-    if untrained := [path for path in new if _is_frozen_by_lora(program.config, path)]:
+    # A pooler starts from scratch in any fine-tuning, and `optimizer.frozen` may list what is to stay random.
+    frozen_by_lora = () if program.config.optimizer.frozen else program.config.frozen
+    if untrained := [path for path in new if matches_any(frozen_by_lora, path) and not path.startswith(_POOLER)]:
         raise UserError(
             f"init_from={name} lacks {untrained[0]}, which lora.rank={program.config.lora.rank} freezes: it would "
             "stay random; start from a model with its MLM head, or set optimizer.frozen=['^encoder/'] to train it"
         )
     # Heads that only the source has are left out without a warning: a new task does not need them.
-    params = {path: leaf for path, leaf in _leaves(source) if path in ours and path not in new}
+    params = {path: leaf for path, leaf in trees[0].items() if path in ours and path not in new}
     _warn_of_pooler(program.config, params)
     digest = hashlib.sha256(json.dumps(fingerprints(params), sort_keys=True).encode())
     return Source(params, digest.hexdigest())
@@ -154,11 +161,31 @@ def check_function(source: EncoderConfig, program: Program) -> None:
 
     Other settings of positions are logged.
     """
-    name = program.config.init_from
-    if settings := _other_settings(source, program):
-        raise UserError(f"init_from={name} computes another function with these weights; set {' and '.join(settings)}")
-    if settings := _other_positions(source, program.encoder):
-        log.info("init_from=%s was trained with %s", name, " and ".join(settings))
+    init_from, ours = program.config.init_from, program.encoder
+    # No parameter depends on these: a run may read its source with other ones.
+    positions = {
+        *([] if ours.embeddings.has_position_table else ["max_positions"]),
+        *(f"block.{name}" for name in ours.block.position_settings),
+    }
+    free = {
+        *_FREE,
+        *(["layers"] if program.config.init_layers else []),
+        *([] if ours.embeddings.segments else ["embeddings.segments"]),
+        *(f"block.{name}" for name in ROTARY_BASES),  # those that no layer reads
+        *([] if source.activation_bits else ["activation_bits"]),  # weights are trained to be read with rounding
+    }
+    differing, other = [], []
+    for name, (theirs, own) in source.differences(ours).items():
+        if name in positions:
+            other.append(f"model.{name}={theirs} (this run has {own})")
+        elif name not in free:
+            differing.append(f"model.{name}={theirs} (not {own})")
+    if differing:
+        raise UserError(
+            f"init_from={init_from} computes another function with these weights; set {' and '.join(differing)}"
+        )
+    if other:
+        log.info("init_from=%s was trained with %s", init_from, " and ".join(other))
 
 
 def state_from(source: Source | None, program: Program) -> State:
@@ -193,44 +220,19 @@ def _with_first_layers(source: dict, params: dict) -> dict:
     return source | {"heads": heads | dict.fromkeys(lacking, first)} if lacking else source
 
 
-def _embeddings_of_generator(params: dict) -> list[str]:
-    """Return the paths of the generator's own embeddings, which gradient-disentangled sharing trains."""
-    return [path for path, _ in _leaves(params) if path.startswith("generator/encoder/embeddings/")]
-
-
 def _warn_of_pooler(config: Config, params: dict[str, np.ndarray]) -> None:
     """Warn if a head reads a frozen pooler that was never trained: its bias is still at its initial zeros."""
-    bias = params.get(f"{_POOLER}bias")
-    is_random = bias is None or not np.any(bias)
+    is_random = not np.any(params.get(f"{_POOLER}bias", 0.0))
     is_frozen = matches_any(config.optimizer.frozen, f"{_POOLER}kernel")
-    if (
-        config.model.block.has_pooler
-        and is_random
-        and is_frozen
-        and any(
-            isinstance(objective, ExampleObjective) and objective.reads_pooler
-            for objective in (unwrapped(task.objective) for task in config.tasks.values())
-        )
-    ):
+    objectives = (unwrapped(task.objective) for task in config.tasks.values())
+    is_read = any(isinstance(each, ExampleObjective) and each.reads_pooler for each in objectives)
+    if config.model.block.has_pooler and is_random and is_frozen and is_read:
         log.warning(
             "init_from=%s has a pooler that was never trained, and optimizer.frozen=%s keeps it so: the head reads "
             "random features of [CLS]; set objective.pooling='mean' or objective.reads='mix'",
             config.init_from,
             list(config.optimizer.frozen),
         )
-
-
-def _is_frozen_by_lora(config: Config, path: str) -> bool:
-    """Return whether LoRA freezes a parameter by default, and not because `optimizer.frozen` lists it."""
-    return not config.optimizer.frozen and matches_any(config.frozen, path) and not path.startswith(_POOLER)
-
-
-def _leaves(params: dict) -> list[tuple[str, Any]]:
-    return [(path_of(key_path), leaf) for key_path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]]
-
-
-def _shapes(params: dict) -> dict[str, tuple[int, ...]]:
-    return {path: tuple(leaf.shape) for path, leaf in _leaves(params)}
 
 
 def _with_layers(model: Export, chosen: tuple[int, ...]) -> dict:
@@ -254,41 +256,3 @@ def _with_layers(model: Export, chosen: tuple[int, ...]) -> dict:
         lambda leaf: leaf[list(chosen)] if len(leaf) == layers else leaf, params["encoder"]["layers"]
     )
     return params
-
-
-def _other_settings(source: EncoderConfig, program: Program) -> list[str]:
-    """Return settings that differ from the source and change what the weights compute."""
-    ours = program.encoder
-    free = {
-        *_FREE,
-        *(["layers"] if program.config.init_layers else []),
-        *([] if ours.embeddings.segments else ["embeddings.segments"]),
-        *_position_settings(ours),
-        *(f"block.{name}" for name in ROTARY_BASES),  # those that no layer reads
-        *([] if source.activation_bits else ["activation_bits"]),  # weights are trained to be read with rounding
-    }
-    return [
-        f"model.{name}={theirs} (not {own})"
-        for name, (theirs, own) in source.differences(ours).items()
-        if name not in free
-    ]
-
-
-def _position_settings(encoder: EncoderConfig) -> list[str]:
-    """Return settings of positions that no parameter depends on; a run may read its source with other ones."""
-    length = [] if encoder.embeddings.has_position_table else ["max_positions"]
-    return [*length, *(f"block.{name}" for name in encoder.block.position_settings)]
-
-
-def _other_positions(source: EncoderConfig, ours: EncoderConfig) -> list[str]:
-    """Return how the source reads positions in another way than the run does in its first stage."""
-    differences = source.differences(ours)
-    return [
-        f"model.{name}={differences[name][0]} (this run has {differences[name][1]})"
-        for name in _position_settings(ours)
-        if name in differences
-    ]
-
-
-def _shape_text(shapes: dict[str, tuple[int, ...]], path: str) -> str:
-    return "x".join(map(str, shapes[path])) if path in shapes else "none"

@@ -15,7 +15,7 @@ from bertjax.objectives.slots import Slots, SlotValues, slots_of, with_slots
 from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime.errors import UserError, reason, shorten
 from bertjax.training.flops import CONSUMPTION
-from bertjax.training.param_paths import path_of
+from bertjax.training.param_paths import leaves_of
 from bertjax.training.shapes import batch_shapes
 
 log = logging.getLogger(__name__)
@@ -118,8 +118,7 @@ def _check_outputs(setting: str, trace: Callable[[], Any]) -> None:
 def _differing(slots: SlotValues, updated: SlotValues) -> str:
     """Return the paths of slots that are missing, new, or changed in shape or dtype."""
     before, after = (
-        {path_of(path): (leaf.shape, leaf.dtype) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
-        for tree in (slots, updated)
+        {path: (leaf.shape, leaf.dtype) for path, leaf in leaves_of(tree).items()} for tree in (slots, updated)
     )
     return shorten([path for path in sorted(before | after) if before.get(path) != after.get(path)])
 

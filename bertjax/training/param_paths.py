@@ -21,9 +21,9 @@ def map_with_path(function: Callable[[str, Any], Any], tree: Any) -> Any:
     return jax.tree_util.tree_map_with_path(lambda key_path, leaf: function(path_of(key_path), leaf), tree)
 
 
-def paths_of(tree: Any) -> list[str]:
-    """Return the paths of all leaves."""
-    return [path_of(key_path) for key_path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+def leaves_of(tree: Any) -> dict[str, Any]:
+    """Return {path: leaf}, in the order of `jax.tree.leaves`."""
+    return {path_of(key_path): leaf for key_path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def matches(pattern: str) -> Callable[[str], bool]:

@@ -44,7 +44,7 @@ from bertjax.training.parallel.sharding import (
     shardings,
 )
 from bertjax.training.parallel.strategy import Layout
-from bertjax.training.param_paths import merge_params, paths_of, with_heads_of
+from bertjax.training.param_paths import leaves_of, merge_params, with_heads_of
 from bertjax.training.pruning import add_scores
 from bertjax.training.schedules import learning_rate
 from bertjax.training.shapes import batch_shapes
@@ -172,7 +172,7 @@ class Program:
             name: jax.eval_shape(functools.partial(self.params_of, name, task.model), jax.random.key(0))
             for name, task in self.tasks.items()
         }
-        return {name: frozenset(paths_of(params)) for name, params in shapes.items()}
+        return {name: frozenset(leaves_of(params)) for name, params in shapes.items()}
 
     @functools.cached_property
     def param_shapes(self) -> dict:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -21,8 +22,9 @@ from bertjax.training.run.workdir import Workdir
 from bertjax.training.run.writer import LogWriter
 
 
-class Refusal:
-    """Restores `heartbeat.json` if a start ends with bad input before it is accepted.
+@contextlib.contextmanager
+def restoring_heartbeat(files: Workdir, is_writer: bool) -> Iterator[threading.Event]:
+    """Restore `heartbeat.json` if a start ends with bad input before it is accepted, by setting the event.
 
     A start writes its heartbeat as soon as it holds the lock, because opening the data may take an hour. If the start
     is refused, the heartbeat of the previous start is written back. If there was no run, both `heartbeat.json` and
@@ -30,33 +32,23 @@ class Refusal:
 
     Args:
       files: the workdir, locked by the caller.
-      active: False in processes that do not write.
+      is_writer: whether this process writes.
     """
-
-    def __init__(self, files: Workdir, active: bool):
-        self._files, self._active = files, active
-        self._heartbeat: bytes | None = None
-
-    def __enter__(self) -> "Refusal":
-        if self._active and storage.exists(self._files.heartbeat):
-            self._heartbeat = storage.read_bytes(self._files.heartbeat)
-        return self
-
-    def accept(self) -> None:
-        """Accept the start: later errors belong to the run and stay in its heartbeat."""
-        self._active = False
-
-    def __exit__(self, kind: type | None, error: BaseException | None, traceback: object) -> None:
+    before = storage.read_bytes(files.heartbeat) if is_writer and storage.exists(files.heartbeat) else None
+    accepted = threading.Event()
+    try:
+        yield accepted
+    except UserError as error:
         # An outage or a failed run is not a refusal: `bertjax status` must show it.
-        if not (self._active and isinstance(error, UserError)) or isinstance(error, RunFailed | Unavailable):
-            return
-        with contextlib.suppress(storage.StorageError, UserError), storage.storage_errors(self._files.root):
-            if self._heartbeat is not None:
-                storage.write_bytes(self._files.heartbeat, self._heartbeat)
-            else:
-                self._files.heartbeat.unlink(missing_ok=True)
-            if not storage.exists(self._files.config):
-                self._files.elapsed.unlink(missing_ok=True)
+        if is_writer and not accepted.is_set() and not isinstance(error, RunFailed | Unavailable):
+            with contextlib.suppress(storage.StorageError, UserError), storage.storage_errors(files.root):
+                if before is not None:
+                    storage.write_bytes(files.heartbeat, before)
+                else:
+                    files.heartbeat.unlink(missing_ok=True)
+                if not storage.exists(files.config):
+                    files.elapsed.unlink(missing_ok=True)
+        raise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +62,7 @@ class Session:
       writer: writes the logs.
       watchdog: limits and reports each activity.
       elapsed: wall time over all starts.
-      refusal: restores the heartbeat unless the start is accepted.
+      accepted: set once the start is accepted, see `restoring_heartbeat`.
       closing: closes what is opened later, such as trackers.
     """
 
@@ -80,12 +72,12 @@ class Session:
     writer: LogWriter
     watchdog: Watchdog
     elapsed: Elapsed
-    refusal: Refusal
+    accepted: threading.Event
     closing: contextlib.ExitStack
 
     def accept(self) -> None:
         """Accept the start: from now on, errors belong to the run."""
-        self.refusal.accept()
+        self.accepted.set()
         if self.before is not None:
             self.writer.add(self.elapsed)
 
@@ -124,7 +116,7 @@ def opened(
     ):
         lock = processes.together(lambda: claim(files, longer, closing) if is_writer else None)
         versions.check(files, other_versions, foreign_code.hashes(foreign_code.foreign_modules(config.training_kinds)))
-        refusal = processes.together(closing.enter_context, Refusal(files, is_writer))
+        accepted = processes.together(closing.enter_context, restoring_heartbeat(files, is_writer))
         writer = closing.enter_context(LogWriter(is_writer, lock))
         closing.push(
             lambda _, error, __: (
@@ -138,7 +130,7 @@ def opened(
         before = record.shared_record(files)
         if before is None:
             writer.add(elapsed)
-        yield Session(files, before, lock, writer, watchdog, elapsed, refusal, closing)
+        yield Session(files, before, lock, writer, watchdog, elapsed, accepted, closing)
 
 
 def claim(files: Workdir, longer: bool, closing: contextlib.ExitStack) -> Lease | None:

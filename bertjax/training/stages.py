@@ -62,18 +62,14 @@ class Timetable:
         tasks = stage.among(self.weights)
         turn, turns_before = (int(values[0]) for values in self._turns(index).at(np.array([within])))
         task = tasks[turn]
-        first = turns_before * stage.batch + self._rows(step - within, task, stage.seq_len)
+        first = turns_before * stage.batch + self.rows(step - within, task, stage.seq_len)
         for start, end in self.skipped:
             # Jump over the rows that steps start to end - 1 would have read.
             if start <= step:
-                first += self._rows(end, task, stage.seq_len) - self._rows(start, task, stage.seq_len)
+                first += self.rows(end, task, stage.seq_len) - self.rows(start, task, stage.seq_len)
         return StepSpec(index, task, stage.seq_len, stage.batch, 0 if self.overfit else first)
 
-    def rows(self, task: str, seq_len: int, steps: int) -> int:
-        """Return how many rows with `seq_len` tokens a task reads in the first steps."""
-        return self._rows(steps, task, seq_len)
-
-    def _rows(self, step: int, task: str, seq_len: int) -> int:
+    def rows(self, step: int, task: str, seq_len: int) -> int:
         """Return how many rows with `seq_len` tokens a task reads in the first `step` steps, without skips.
 
         The last stage counts as endless, so that a run that is extended later has skipped the same rows.
@@ -121,6 +117,11 @@ def stage_at(stages: Sequence[Stage], step: int) -> tuple[int, int]:
             return index, step
         step -= stage.steps
     raise IndexError(f"step is {step} steps after the last one of the run")
+
+
+def last_stage(stages: Sequence[Stage], tasks: Collection[str], task: str) -> Stage:
+    """Return the last stage that trains a task, whose row length evaluations have."""
+    return next(stage for stage in reversed(stages) if task in stage.among(tasks))
 
 
 def warmup_steps(stages: Sequence[Stage], optimizer: OptimizerConfig) -> int:

@@ -163,25 +163,20 @@ def _identity(program: Program, feeds: Feeds, source: init_from.Source | None) -
 
 def print_plan(start: Start) -> None:
     """Print parameters, data, stages and layout of a run."""
-    program, feeds = start.program, start.feeds
-    label = functools.partial(program.config.qualified, name="")
-    print("\n".join(report.parameter_lines(program.abstract_state["params"], program.encoder)))
+    program, feeds, config = start.program, start.feeds, start.program.config
+    label = functools.partial(config.qualified, name="")
+    lines = report.parameter_lines(program.abstract_state["params"], program.encoder)
     for (task, _), feed in feeds.train.items():
-        print(report.plan_line(feed, task, label(task)))
-        if isinstance(feeds.store, TokenStore):
-            print("".join(f"{line}\n" for line in report.reading_warnings(feed, task)), end="")
+        lines.append(report.plan_line(feed, task, label(task)))
+        lines += report.reading_warnings(feed, task) if isinstance(feeds.store, TokenStore) else []
         if shares := feeds.source_shares(feed):
-            print(report.sources_line(shares, label(task)))
-    for line in source_epochs.lines(feeds, program.timetable, branch.first_step(program.config)):
-        print(line)
-    print("\n".join(report.heldout_line(feed, label(task)) for task, feed in feeds.heldout.items()))
-    for key, feed in feeds.further_heldout.items():
-        print(report.heldout_line(feed, program.config.qualified(*key)))
-    print("\n".join(report.stage_line(index, program) for index in range(len(program.config.stages))))
-    print(f"warm-up: {program.config.optimizer.warmup_steps:,} steps")
-    for line in report.replacing_lines(program.config):
-        print(line)
-    print(report.layout_line(program), flush=True)
+            lines.append(report.sources_line(shares, label(task)))
+    lines += source_epochs.lines(feeds, program.timetable, branch.first_step(config))
+    lines += [report.heldout_line(feed, label(task)) for task, feed in feeds.heldout.items()]
+    lines += [report.heldout_line(feed, config.qualified(*key)) for key, feed in feeds.further_heldout.items()]
+    lines += [report.stage_line(index, program) for index in range(len(config.stages))]
+    lines += [f"warm-up: {config.optimizer.warmup_steps:,} steps", *report.replacing_lines(config)]
+    print("\n".join([*lines, report.layout_line(program)]), flush=True)
 
 
 _LOOKS, _SECONDS_BETWEEN_LOOKS = 60, 1.0

@@ -102,10 +102,9 @@ class NewestResults(Hook):
 
     def __init__(self, workdir: Workdir):
         self._workdir, self.path = workdir, workdir.summary
-        self._figures: dict[str, Any] = {}
+        self._figures = self._written = {}
         self._due = math.inf
-        # Two locks: `add` in the training thread must not wait for a slow write.
-        self._taking, self._writing = threading.Lock(), threading.Lock()
+        self._writing = threading.Lock()
         self._ended = False
 
     def on_evaluation(self, run: Run, evaluation: Evaluation) -> None:
@@ -117,11 +116,10 @@ class NewestResults(Hook):
                 self.end()
 
     def add(self, figures: dict[str, Any]) -> None:
-        """Queue an evaluation's figures, as in a finished run's summary."""
-        with self._taking:
-            self._figures = figures
-            # Keep an earlier date: frequent evaluations must not postpone the drawing forever.
-            self._due = min(self._due, time.monotonic() + _SECONDS_UNTIL_DRAWN)
+        """Queue an evaluation's figures, as in a finished run's summary, without waiting for a slow write."""
+        self._figures = figures
+        # Keep an earlier date: frequent evaluations must not postpone the drawing forever.
+        self._due = min(self._due, time.monotonic() + _SECONDS_UNTIL_DRAWN)
 
     def write(self, everything: bool) -> None:
         """Write new figures, if any, and the curves if they are due.
@@ -132,19 +130,11 @@ class NewestResults(Hook):
         with self._writing:
             if self._ended:
                 return
-            with self._taking:
-                figures, self._figures = self._figures, {}
-                is_due = time.monotonic() >= self._due
-                self._due = math.inf if is_due else self._due
-            if figures:
-                try:
-                    storage.write_text(self.path, json_text({"finished": False, **figures}, indent=2) + "\n")
-                except BaseException:
-                    with self._taking:
-                        # Put them back for the next call, unless newer ones have arrived.
-                        self._figures = self._figures or figures
-                    raise
-            if is_due:
+            if (figures := self._figures) is not self._written:
+                storage.write_text(self.path, json_text({"finished": False, **figures}, indent=2) + "\n")
+                self._written = figures  # only now: after an error, the next call writes them
+            if time.monotonic() >= self._due:
+                self._due = math.inf
                 curves.draw(self._workdir.metrics, self._workdir.curves, "")
 
     def end(self) -> None:

@@ -12,7 +12,7 @@ import optax
 
 from bertjax.runtime.errors import UserError
 from bertjax.training.optim.config import Multiplier
-from bertjax.training.param_paths import map_with_path, matches, matches_any, path_of
+from bertjax.training.param_paths import leaves_of, map_with_path, matches, matches_any, path_of
 
 # Only encoders stack their layers: a head may have submodules that are called so.
 IS_STACKED = matches(r"(^|/)encoder/layers/")
@@ -86,11 +86,6 @@ def stateless(check: Callable[[dict], None], update: Callable) -> optax.Gradient
         ), state
 
     return optax.GradientTransformation(init, apply)
-
-
-def leaves_of(params: dict) -> dict[str, jax.Array]:
-    """Return {path: leaf}."""
-    return {path_of(key_path): leaf for key_path, leaf in jax.tree_util.tree_leaves_with_path(params)}
 
 
 def find_paths(name: str, pattern: str, params: dict, what: str = "parameter") -> list[str]:

@@ -13,8 +13,8 @@ import optax
 
 from bertjax.runtime.errors import UserError
 from bertjax.training.config import Stage
-from bertjax.training.optim.by_path import IS_EMBEDDING, IS_ENCODER_LAYER, find_paths, leaves_of, stateless
-from bertjax.training.param_paths import map_with_path, matches_any, path_of, paths_of
+from bertjax.training.optim.by_path import IS_EMBEDDING, IS_ENCODER_LAYER, find_paths, stateless
+from bertjax.training.param_paths import leaves_of, map_with_path, matches_any, path_of
 
 _MOMENT = re.compile(r"^.*?(^|/)(mu|nu|count)/")
 
@@ -112,7 +112,7 @@ def frozen_in_stage(index: int, stage: Stage, params: dict, patterns: tuple[str,
       UserError: a pattern of the stage matches no parameter, or the stage leaves no parameter to train.
     """
     names = {f"stages.{index}.frozen.{number}": pattern for number, pattern in enumerate(stage.frozen)}
-    paths, frozen = paths_of(params), {path for item in names.items() for path in find_paths(*item, params)}
+    paths, frozen = leaves_of(params), {path for item in names.items() for path in find_paths(*item, params)}
     if stage.frozen_layers:
         frozen |= set(filter(IS_EMBEDDING, paths))
     if stage.frozen_layers == depth:  # all rows of every stack

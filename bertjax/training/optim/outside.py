@@ -22,8 +22,8 @@ from flax.traverse_util import unflatten_dict
 from bertjax.config.registry import module_of
 from bertjax.config.user_code import user_errors
 from bertjax.runtime.errors import UserError, reason
-from bertjax.training.optim.by_path import IS_STACKED, leaves_of
-from bertjax.training.param_paths import map_with_path
+from bertjax.training.optim.by_path import IS_STACKED
+from bertjax.training.param_paths import leaves_of, map_with_path
 
 _LAYER = re.compile(r"(?<=encoder/layers/)(\d+)/")
 

@@ -93,7 +93,7 @@ def summary_of(
         "parameters": parameters,
         "eval": evaluation.all_metrics,
         **({"eval_ema": evaluation.ema.all_metrics} if evaluation.ema else {}),
-        "baseline": evaluation.all_baselines,
+        "baseline": evaluation.of_all("baselines"),
         "tokens": totals.tokens,
         **({"trunk_tokens": totals.trunk_tokens} if totals.trunk_tokens else {}),
         "steps": steps,

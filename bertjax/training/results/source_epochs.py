@@ -23,7 +23,7 @@ def epochs_by_source(feeds: Feeds, timetable: Timetable, first_step: int = 0) ->
     """Return {source: epochs from a step to the end of the run}, summed over tasks and row lengths."""
     names, epochs = list(feeds.config.data.named_sources), collections.Counter()
     for (task, seq_len), feed in feeds.train.items():
-        counts = (feed.turns.taken(timetable.rows(task, seq_len, step)) for step in (timetable.steps, first_step))
+        counts = (feed.turns.taken(timetable.rows(step, task, seq_len)) for step in (timetable.steps, first_step))
         taken = np.subtract(*counts).tolist()
         read = [
             # An epoch is one plan, so divide by the mean rows of a plan.

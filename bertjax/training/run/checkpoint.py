@@ -19,7 +19,7 @@ from orbax.checkpoint import checkpoint_managers as policy
 from bertjax.runtime import storage
 from bertjax.runtime.errors import Damaged, RunFailed, UserError, check_format, shorten
 from bertjax.training.parallel import processes
-from bertjax.training.param_paths import path_of
+from bertjax.training.param_paths import leaves_of
 from bertjax.training.run.checkpoint_errors import check_same_arrays, explain, not_read, why_not_written
 from bertjax.training.run.fingerprints import check_replicas, fingerprints
 from bertjax.training.run.retention import Retention
@@ -364,8 +364,7 @@ def _shares_memory_with_host(state: State) -> bool:
 
 def described(tree: Any) -> dict[str, str]:
     """Return {path: dtype and shape} for every array, such as `float32[100,50]`."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {path_of(path): f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]" for path, leaf in leaves}
+    return {path: f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]" for path, leaf in leaves_of(tree).items()}
 
 
 def _digest(meta: dict) -> str:

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.runtime.errors import RunFailed, shorten
 from bertjax.training.parallel import processes
-from bertjax.training.param_paths import path_of
+from bertjax.training.param_paths import leaves_of
 
 
 def _leaf_fingerprint(leaf: jax.Array) -> jax.Array:
@@ -49,8 +49,7 @@ _fingerprint_tree = jax.jit(lambda tree: jax.tree.map(_leaf_fingerprint, tree))
 
 def fingerprints(tree: Any) -> dict[str, int]:
     """Return {path: fingerprint} for all leaves."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(jax.device_get(_fingerprint_tree(tree)))
-    return {path_of(key_path): int(value) for key_path, value in leaves}
+    return {path: int(value) for path, value in leaves_of(jax.device_get(_fingerprint_tree(tree))).items()}
 
 
 def check_replicas(state: Any, step: int) -> None:
@@ -65,23 +64,19 @@ def check_replicas(state: Any, step: int) -> None:
     Raises:
       RunFailed: a device's copy differs from the others, or another process is at another step.
     """
-    leaves = [
-        (path_of(key_path), leaf)
-        for key_path, leaf in jax.tree_util.tree_leaves_with_path(state)
-        if isinstance(leaf.sharding, NamedSharding)
-    ]
-    if jax.process_count() == 1 and all(len(leaf.sharding.device_set) == 1 for _, leaf in leaves):
+    leaves = {path: leaf for path, leaf in leaves_of(state).items() if isinstance(leaf.sharding, NamedSharding)}
+    if jax.process_count() == 1 and all(len(leaf.sharding.device_set) == 1 for leaf in leaves.values()):
         return
     # Each device hashes its own shards, so only a few bytes per array and device travel between hosts.
-    mesh = leaves[0][1].sharding.mesh
-    by_device = _on_each_device(mesh, tuple(leaf.sharding.spec for _, leaf in leaves))(*(leaf for _, leaf in leaves))
+    mesh = next(iter(leaves.values())).sharding.mesh
+    by_device = _on_each_device(mesh, tuple(leaf.sharding.spec for leaf in leaves.values()))(*leaves.values())
     local = {shard.device.id: np.asarray(shard.data)[0].tobytes().hex() for shard in by_device.addressable_shards}
     values: dict[int, np.ndarray] = {}
     for rows in processes.gather(list(local.items()), f"replicas-{step}"):
         values |= {device: np.frombuffer(bytes.fromhex(row), np.uint32) for device, row in rows}
     # The majority names the faulty device, if at least three devices hold copies.
     wrong = collections.defaultdict(list)
-    for index, (path, leaf) in enumerate(leaves):
+    for index, (path, leaf) in enumerate(leaves.items()):
         for devices in _replicas(leaf.sharding, leaf.shape):
             for device in _disagreeing(devices, [values[device.id][index] for device in devices]):
                 wrong[device].append(path)
