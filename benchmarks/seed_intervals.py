@@ -167,7 +167,7 @@ def _write_run(path: Path, seed: int, loss: float, scores: Scores, vocabulary: T
     evaluation = Evaluation({METRIC: loss}, {}, [], [], loss, {METRIC: scores})
     figures = summary_of(evaluation, totals, STEPS, goodput_of(totals, wall_seconds=100.0), parameters=1)
     write_json(files.summary, {"finished": True, **figures})
-    write_scores(files.scores, evaluation.all_scores)
+    write_scores(files.scores, evaluation.of_all("scores"))
 
 
 def _compare(root: Path) -> dict[str, Any]:

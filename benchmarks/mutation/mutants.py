@@ -266,12 +266,12 @@ RELIABILITY = [
     ),
     Mutant(
         "training/run/checkpoint_errors.py",
-        "for name in saved if name not in ours]",
-        "for name in saved if name in ours]",
+        "if changes := differences(saved, ours):",
+        "if changes := differences(ours, ours):",
         _UNREADABLE,
     ),
     Mutant(
-        "training/run/retention.py",
+        "training/run/checkpoint.py",
         "steps[-max(self.newest, _MIN_NEWEST) :]",
         "steps[-max(self.newest, 1) :]",
         _UNREADABLE,

@@ -55,7 +55,7 @@ def exit_code(statuses: Sequence[RunStatus]) -> int:
     """Return 0 if every run is finished or active, 1 if one has failed or stalled, and 75 if one was stopped."""
     if any(status.state in ("failed", "stalled") for status in statuses):
         return FAILED
-    return FINISHED if all(status.is_healthy for status in statuses) else STOPPED
+    return STOPPED if any(status.state == "stopped" for status in statuses) else FINISHED
 
 
 def print_statuses(statuses: Sequence[RunStatus]) -> None:

@@ -38,7 +38,7 @@ from bertjax.training.pruning import describe_zeros
 from bertjax.training.restore import restore
 from bertjax.training.results import classes, curves, folds, seeds
 from bertjax.training.results.scores import write_scores
-from bertjax.training.run import foreign_code, record
+from bertjax.training.run import record, versions
 from bertjax.training.run.workdir import Workdir, has_trained, local_folder, runs_in, write_json, write_jsonl
 
 log = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ def _model(current: Run, params: dict, evaluation: Evaluation) -> export.Export:
     program, figures = current.program, current.figures(evaluation)
     params = multihost_utils.process_allgather(export.exported(params), tiled=True)
     own = private_paths.without_teachers(configuration.to_dict(program.config.tuned(evaluation.metrics)))
-    modules = foreign_code.plain(foreign_code.foreign_modules(program.config.foreign_kinds))
+    modules = versions.foreign_modules(program.config.foreign_kinds)
     return export.Export(own, program.encoder, params, current.feeds.store.tokenizer, figures, modules)
 
 

@@ -264,11 +264,11 @@ def _changed(names: Iterable[str], modules: Mapping[str, Any]) -> list[str]:
     if not (imported := [name for name in names if name in sys.modules]):
         return []
     # Imported here: it reads the versions of all libraries.
-    from bertjax.training.run import foreign_code
+    from bertjax.training.run import versions
 
-    now = foreign_code.foreign_modules(imported)
+    now = versions.foreign_modules(imported)
     recorded = {name: before.get("sha256") for name, before in modules.items() if isinstance(before, dict)}
-    return [name for name, module in now.items() if recorded.get(name) not in ("", None, module.sha256)]
+    return [name for name, module in now.items() if recorded.get(name) not in ("", None, module["sha256"])]
 
 
 def _is_of_transformers(folder: Path) -> bool:

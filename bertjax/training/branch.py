@@ -9,10 +9,9 @@ import hashlib
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, cast
 
-from bertjax.config import typed
 from bertjax.config.config import Config, from_dict, plain, to_dict
 from bertjax.config.opening import split_name
 from bertjax.config.typed import differences
@@ -22,7 +21,6 @@ from bertjax.training import init_from
 from bertjax.training.feeds import Feeds
 from bertjax.training.init_from import Source
 from bertjax.training.program import Program
-from bertjax.training.pruning import PruningConfig
 from bertjax.training.run.checkpoint import Checkpoints, RestoredCheckpoint, described
 from bertjax.training.run.record import RunRecord, read_settings
 from bertjax.training.run.workdir import Workdir
@@ -93,13 +91,9 @@ def source_of(resumed: RunRecord | None, program: Program, feeds: Feeds) -> Sour
             f"init_from={config.init_from} has another tokenizer than the corpus; set "
             f"data.tokenizer.model={folder}/tokenizer"
         )
-    trained = program.at(program.timetable.at(max(step - 1, 0)).stage)
+    trained = program.after(step)
     ours = described(trained.abstract_state)
-    if changes := [
-        f"{path} {meta['arrays'].get(path, 'none')} -> {ours.get(path, 'none')}"
-        for path in sorted(meta["arrays"] | ours)
-        if meta["arrays"].get(path) != ours.get(path)
-    ]:
+    if changes := differences(meta["arrays"], ours):
         raise UserError(
             f"init_from={config.init_from} has another state ({shorten(changes, separator='; ')}); use its settings of "
             "model, tasks and optimizer, or init_state=False to start with the weights only"
@@ -113,25 +107,22 @@ def source_of(resumed: RunRecord | None, program: Program, feeds: Feeds) -> Sour
         check_reading(trunk, config, step)
     warn_of_rate(trunk, config, step)
     old, new = ({name: part for name, part in to_dict(of).items() if name not in _NOT_LOGGED} for of in (trunk, config))
-    changed = "; ".join(typed.differences(old, new)) or "none"
+    changed = "; ".join(differences(old, new)) or "none"
     log.info("branches off %s at step %d; changes: %s", config.init_from, step, changed)
     return Source({}, hashlib.sha256(json.dumps(meta["fingerprints"], sort_keys=True).encode()).hexdigest())
 
 
-def restore(config: Config, abstract_state: Callable[[int], Any]) -> RestoredCheckpoint | None:
+def restore(program: Program) -> RestoredCheckpoint | None:
     """Return the checkpoint that a new run branches from, or None. All processes read it together.
-
-    Args:
-      abstract_state: returns shapes, dtypes and shardings of the state after a given number of steps.
 
     Raises:
       UserError: it is damaged.
     """
+    config, step = program.config, first_step(program.config)
     if not config.init_state:
         return None
-    step = first_step(config)
     with _naming_damage(config):
-        return _checkpoints(config).restore(step, abstract_state(step))
+        return _checkpoints(config).restore(step, program.after(step).abstract_state)
 
 
 def _check_steps_left(config: Config) -> None:
@@ -178,7 +169,9 @@ def check_merging(trunk: Config, config: Config, step: int) -> None:
             raise UserError(
                 f"init_from={config.init_from} computes another function with these weights; set {' and '.join(other)}"
             )
-    before, now = (_remaining(of.pruning, step, _steps(of)) for of in (trunk, config))
+    before, now = (
+        float(of.pruning.remaining_at(step, _steps(of))) if of.pruning.kind else 1.0 for of in (trunk, config)
+    )
     if before != now:
         settings = differences(vars(trunk.pruning), vars(config.pruning), "pruning")
         settings += differences(_steps(trunk), _steps(config), "steps of the run")
@@ -224,10 +217,6 @@ def warn_of_rate(trunk: Config, config: Config, step: int) -> None:
 
 def _steps(config: Config) -> int:
     return sum(cast(int, stage.steps) for stage in config.stages)
-
-
-def _remaining(pruning: PruningConfig, step: int, steps: int) -> float:
-    return float(pruning.remaining_at(step, steps)) if pruning.kind else 1.0
 
 
 def _reading(config: Config, step: int) -> list[dict[str, Any]]:

@@ -15,7 +15,6 @@ from bertjax.data.labeled import labels
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.embeddings import EmbeddingClassification
 from bertjax.objectives.finetuning.multi_label import MultiLabel
-from bertjax.objectives.finetuning.regression import Regression
 from bertjax.objectives.finetuning.tagging import Tagging
 from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime.errors import shorten
@@ -42,22 +41,14 @@ def match(params: dict, settings: Mapping[str, Any], config: Config) -> dict:
     flat = cast(dict[str, Any], flatten_dict(params, sep="/"))
     for name, task in config.tasks.items():
         objective = unwrapped(task.objective)
-        if not isinstance(objective, (*_OUTPUT_FOR_EACH_CLASS, Regression)):
+        if not isinstance(objective, _OUTPUT_FOR_EACH_CLASS):
             continue
         head = f"heads/{name}/{objective.term}" if has_own_heads else f"heads/{objective.term}"
         leaves = _leaves_in(flat, f"{head}/{_LAST_LAYER}/") or _leaves_in(flat, f"{head}/")
-        if not leaves:
-            continue
-        if isinstance(objective, Regression):
-            log.info(
-                "init_from=%s has predicted numbers with %s: the run starts with it, on the scale that it had",
-                *(config.init_from, head),
-            )
-            continue
         # With a single task its name does not matter: the source may have called it differently.
         source = tasks.get(name, {}) if has_own_heads else next(iter(tasks.values()), {})
         theirs, ours = tuple(source.get("objective", {}).get("classes", ())), objective.classes
-        if theirs == ours:  # the same names in the same order: the weights fit as they are
+        if not leaves or theirs == ours:  # the same names in the same order: the weights fit as they are
             continue
         index = labels.places_of(ours, theirs)
         if index is None:

@@ -220,8 +220,6 @@ class RuntimeConfig:
         check(self, "runtime")
         if wrong := [kind for kind in self.hooks if ":" not in kind]:
             raise UserError(f"runtime.hooks has {wrong[0]!r}, which must be module:Class, such as mylab.hooks:Mine")
-        if twice := [step for index, step in enumerate(self.keep_at) if step in self.keep_at[:index]]:
-            raise UserError(f"runtime.keep_at has the step {twice[0]} twice; name each step once")
         for index, steps in enumerate(self.skip_rows):
             if len(steps) != 2 or not 0 <= steps[0] < steps[1]:
                 raise UserError(

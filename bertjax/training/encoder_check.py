@@ -73,20 +73,12 @@ def check_encoder(config: EncoderConfig) -> None:
 
         setting = f"model.block.kind={kind!r}"
         with user_errors(setting):
-            _check_arguments(setting, config.block.layer(config))
+            # Python raises this error where the layer is called, not in the user's code.
+            with user_errors(f"{setting} in a call with {', '.join(_ARGUMENTS)}", "name them all", is_theirs=True):
+                inspect.signature(config.block.layer(config).__call__).bind(*_ARGUMENTS)
             config.block.products(config)
             for states, count in zip(jax.eval_shape(apply, key), (_TOKENS, _QUERIES, _TOKENS), strict=True):
                 _check_states(setting, config, states, (_ROWS, count, config.width))
-
-
-def _check_arguments(setting: str, layer: Any) -> None:
-    # Python raises this error where the layer is called, not in the user's code.
-    try:
-        inspect.signature(layer.__call__).bind(*_ARGUMENTS)
-    except TypeError as error:
-        raise UserError(
-            f"{setting} has a layer that cannot be called with {', '.join(_ARGUMENTS)} ({error}); name them all"
-        ) from error
 
 
 def _check_states(setting: str, config: EncoderConfig, states: Any, shape: tuple[int, ...]) -> None:

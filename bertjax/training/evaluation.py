@@ -180,6 +180,9 @@ class _TaskEvaluator:
         totals: dict[str, np.ndarray] = {}
         baselines: dict[str, np.ndarray] = {}
         collected, ids, samples = [], [], []
+        # Outputs cost a second forward pass and a gather over processes, so they need a method that reads them.
+        kind = type(objective)
+        has_outputs = kind.score is not Objective.score or kind.predictions is not Objective.predictions
         by_batch: list[tuple[int, dict[str, np.ndarray]]] = []
         for batch in self._batches():
             arrays = put_global(batch, self._program.mesh)
@@ -189,7 +192,7 @@ class _TaskEvaluator:
             by_batch.append((content_id(batch["tokens_BT"].tobytes()), sums))
             if has_baselines(objective):
                 _add(baselines, objective.baselines(batch, self._counts))
-            if _has_outputs(objective):
+            if has_outputs:
                 collected.append(regroup(self._outputs_of(params, arrays), batch))
                 # Negative ids are empty slots.
                 ids.append(batch["example_ids_BN"][batch["example_ids_BN"] >= 0])
@@ -276,13 +279,6 @@ def _rank(objective: Objective, metrics: Mapping[str, float]) -> float:
     if not math.isfinite(value):
         return math.inf
     return value if is_lower_better(objective.best_metric) else -value
-
-
-def _has_outputs(objective: Objective) -> bool:
-    """Return whether an objective computes scores or predictions from its outputs."""
-    # Outputs cost a second forward pass and a gather over processes, so they need a method that reads them.
-    kind = type(objective)
-    return kind.score is not Objective.score or kind.predictions is not Objective.predictions
 
 
 def has_baselines(objective: Objective) -> bool:

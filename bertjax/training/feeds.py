@@ -72,10 +72,7 @@ class Feeds:
         Raises:
           UserError: a split is too small, or a source has too few rows for its weight.
         """
-        # Creating a feed makes its plans.
-        feeds = (*self.train.values(), *self.heldout.values(), *self.further_heldout.values())
-        rows = sum(plan.counts.rows for feed in feeds for plan in feed.plans)
-        log.debug("%d rows are planned", rows)
+        _ = self.train, self.heldout, self.further_heldout  # creating a feed makes its plans
 
     @functools.cached_property
     def objectives(self) -> dict[str, Objective]:

@@ -1,6 +1,8 @@
 """Gradient norms by layer, which show where a gradient vanishes (Mosbach et al., 2021, arXiv 2006.04884)."""
 
+import collections
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,18 +19,14 @@ def gradient_norms(gradient: dict, layers: int) -> dict[str, jax.Array]:
       gradient: a gradient, shaped like the params.
       layers: L, the encoder's depth.
     """
-    squares: dict[str, jax.Array] = {}
-
-    def add(group: str, square: jax.Array) -> None:
-        squares[group] = squares.get(group, 0.0) + square
-
+    squares: dict[str, Any] = collections.defaultdict(float)
     for path, leaf in leaves_of(gradient).items():
         if stack := re.match(r"(.*?encoder/layers)/", path):
             rows = jnp.sum(jnp.square(leaf), axis=tuple(range(1, leaf.ndim)))
             # With shared layers a stack has fewer rows than layers: row r serves L / rows consecutive layers.
             for row in range(len(rows)):
-                add(f"{stack[1]}/{(row + 1) * (max(layers, len(rows)) // len(rows)) - 1}", rows[row])
+                squares[f"{stack[1]}/{(row + 1) * (max(layers, len(rows)) // len(rows)) - 1}"] += rows[row]
         else:
-            add("/".join(path.split("/")[:2]), jnp.sum(jnp.square(leaf)))
+            squares["/".join(path.split("/")[:2])] += jnp.sum(jnp.square(leaf))
     # Squares add up and norms do not, so the root comes last.
     return {f"grad_norm/{group}": jnp.sqrt(square) for group, square in squares.items()}

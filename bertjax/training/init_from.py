@@ -3,10 +3,10 @@
 With `init_state` it does not: see `bertjax.training.branch`.
 """
 
-import dataclasses
 import hashlib
 import json
 import logging
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -32,7 +32,7 @@ from bertjax.training.run.record import RunRecord
 from bertjax.training.state import State
 
 _ENCODER, _POOLER = "encoder/", "encoder/pooler/"
-# Embeddings that gradient-disentangled sharing trains.
+# Embeddings of a generator, which gradient-disentangled sharing trains, and others read from the encoder.
 _GENERATOR = "generator/encoder/embeddings/"
 # Settings that may differ from the source, because they do not change what the weights compute.
 _FREE = ("vocab_size", "dropout", "attention_dropout", "init_stddev", "pooler_activation")
@@ -40,8 +40,7 @@ _FREE = ("vocab_size", "dropout", "attention_dropout", "init_stddev", "pooler_ac
 log = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """Initial weights.
 
     Attributes:
@@ -85,11 +84,10 @@ def source_of(resumed: RunRecord | None, program: Program, feeds: Feeds) -> Sour
     name = program.config.init_from
     if not name:
         return None
-    if resumed is None:
-        return read(program.at(0), feeds.store.tokenizer)
-    if resumed.config.init_from == name:
+    if resumed and resumed.config.init_from == name:
         return Source({}, resumed.identity.get("init_from", ""))
-    return Source({}, read(program.at(0), feeds.store.tokenizer).fingerprint)
+    source = read(program.at(0), feeds.store.tokenizer)
+    return source._replace(params={}) if resumed else source
 
 
 def read(program: Program, tokenizer: Tokenizer) -> Source:
@@ -119,15 +117,6 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
         source["encoder"].pop("pooler", None)
     if disentangled_embeddings.ROOT in program.abstract_state["params"]:
         source = disentangled_embeddings.part(source)
-    elif "generator" in program.abstract_state["params"] and (
-        own := [path for path in leaves_of(source) if path.startswith(_GENERATOR)]
-    ):
-        log.warning(
-            "init_from=%s has a generator with embeddings of its own, and this run's generator reads the encoder's: "
-            "left out %s",
-            name,
-            ", ".join(own),
-        )
     trees = leaves_of(source), leaves_of(program.abstract_state["params"])
     theirs, ours = ({path: tuple(leaf.shape) for path, leaf in leaves.items()} for leaves in trees)
     # Exports have no LoRA factors or pruning scores: these keep their initial values.
@@ -149,6 +138,10 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
             f"init_from={name} lacks {untrained[0]}, which lora.rank={program.config.lora.rank} freezes: it would "
             "stay random; start from a model with its MLM head, or set optimizer.frozen=['^encoder/'] to train it"
         )
+    if "generator" in program.abstract_state["params"] and (
+        left_out := [path for path in differing if path.startswith(_GENERATOR) and path not in ours]
+    ):
+        log.warning("init_from=%s has %s, which this run does not read: left out", name, ", ".join(left_out))
     # Heads that only the source has are left out without a warning: a new task does not need them.
     params = {path: leaf for path, leaf in trees[0].items() if path in ours and path not in new}
     _warn_of_pooler(program.config, params)

@@ -1,11 +1,11 @@
 """The training loop: dispatch chunks of steps, and call the hooks between them."""
 
-import functools
 import logging
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from bertjax.data.pipeline import LocalBatches, iterate
+from bertjax.runtime.errors import RunFailed
 from bertjax.training.hooks.base import Run, Stopping
 from bertjax.training.parallel import processes
 from bertjax.training.parallel.sharding import batch_shards, put_batches
@@ -90,7 +90,7 @@ def _change_encoder(run: Run) -> None:
 
     Growing waits for that step, so the checkpoint and evaluation at the end of a stage have the depth it trained.
     """
-    program, before = run.program.at(run.timetable.at(run.step).stage), run.current_program
+    program, before = run.program.at(run.timetable.at(run.step).stage), run.program.after(run.step)
     if program is before:
         return
     if program.encoder.layers > before.encoder.layers:
@@ -114,11 +114,7 @@ def _fail(error: BaseException, run: Run) -> NoReturn:
     """Raise the error of a step, explained if its cause is known, or as one that occurred before."""
     judged = run.failures.judge(run.taken + 1, error) if isinstance(error, Exception) else error
     if isinstance(error, NotFinite):  # every process has it: they leave together
-        processes.together(functools.partial(_raise, judged))
+        processes.raise_first([cast(RunFailed, judged)])
     if judged is error:
         raise error
     raise judged from error
-
-
-def _raise(error: BaseException) -> NoReturn:
-    raise error

@@ -2,18 +2,18 @@
 
 import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, cast
 
 import jax
 
 from bertjax.config.config import Task
-from bertjax.config.user_code import line_of, user_errors
+from bertjax.config.user_code import user_errors
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.base import Objective
 from bertjax.objectives.slots import Slots, SlotValues, slots_of, with_slots
 from bertjax.objectives.wrapper import unwrapped
-from bertjax.runtime.errors import UserError, reason, shorten
+from bertjax.runtime.errors import UserError, shorten
 from bertjax.training.flops import CONSUMPTION
 from bertjax.training.param_paths import leaves_of
 from bertjax.training.shapes import batch_shapes
@@ -61,7 +61,10 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
         loss_weights = jax.eval_shape(
             functools.partial(objective.loss_weights, terms.keys()), jax.ShapeDtypeStruct((), "int32")
         )
-        _check_outputs(setting, lambda: jax.eval_shape(functools.partial(objective.outputs, model), params, batch))
+        # It may be inherited, and fail on the result of the user's own `logits`.
+        remedy = "override it, or return from logits() what it reads"
+        with user_errors(f"{setting}: outputs(), which every evaluation calls,", remedy, is_theirs=True):
+            jax.eval_shape(functools.partial(objective.outputs, model), params, batch)
     # Slots are part of the scan's carry, so their shapes and dtypes must not change.
     if changed := _differing(slots, updated):
         raise UserError(f"{setting}: update_slots() changes {changed}; return arrays of the same shapes and dtypes")
@@ -100,19 +103,6 @@ def _check_returned(setting: str, returned: Any) -> None:
     for metric, pair in returned[1].items():
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise UserError(f"{setting}: the metric {metric!r} has no weight; return {{{metric!r}: (sum, weight)}}")
-
-
-def _check_outputs(setting: str, trace: Callable[[], Any]) -> None:
-    """Raise UserError if `outputs`, which may be inherited, fails on the result of the user's own `logits`."""
-    try:
-        trace()
-    except Exception as error:  # the user's code may return anything
-        if line_of(error):  # the user's own code raised it: `user_errors` explains
-            raise
-        raise UserError(
-            f"{setting}: outputs(), which every evaluation calls, fails with {type(error).__name__}: {reason(error)}; "
-            "override it, or return from logits() what it reads"
-        ) from error
 
 
 def _differing(slots: SlotValues, updated: SlotValues) -> str:

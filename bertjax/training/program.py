@@ -42,6 +42,7 @@ from bertjax.training.parallel.sharding import (
     check_batch,
     replicated,
     shardings,
+    with_shardings,
 )
 from bertjax.training.parallel.strategy import Layout
 from bertjax.training.param_paths import leaves_of, merge_params, with_heads_of
@@ -77,6 +78,10 @@ class Program:
     def at(self, stage: int) -> "Program":
         """Return the same run with the encoder of a stage; stages with equal encoders share what is compiled."""
         return self._by_stage[stage]
+
+    def after(self, step: int) -> "Program":
+        """Return the run with the encoder of the stage that trained the last of `step` steps."""
+        return self.at(self.timetable.at(max(step - 1, 0)).stage)
 
     @functools.cached_property
     def _by_stage(self) -> list["Program"]:
@@ -300,13 +305,7 @@ class TaskProgram:
     def abstract_frozen(self) -> dict | None:
         """Shapes, dtypes and shardings of `frozen`."""
         params = jax.eval_shape(lambda: self.objective.frozen_params(self.program.encoder))
-        if params is None:
-            return None
-        return jax.tree.map(
-            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-            params,
-            shardings(params, self.program.layout.rules, self.program.mesh),
-        )
+        return None if params is None else with_shardings(params, self.program.layout.rules, self.program.mesh)
 
     @functools.cached_property
     def loss(self) -> Loss:
@@ -372,18 +371,16 @@ class TaskProgram:
         """Jitted `train_chunk(state, frozen, batches)`; it donates `state`, so the caller must not use it again."""
         return self._compiled(self.step)
 
-    def chunk_at(self, stage: int) -> jax.stages.Wrapped:
-        """Return `chunk` for a stage; a stage that freezes parameters has its own compiled program."""
-        settings = self.program.config.stages[stage]
-        if not settings.frozen and not settings.frozen_layers:
-            return self.chunk
-        if stage not in self._chunks:
-            self._chunks[stage] = self._compiled(self._with_freezing(self.freezing_at(stage)))
-        return self._chunks[stage]
-
     @functools.cached_property
-    def _chunks(self) -> dict[int, jax.stages.Wrapped]:
-        return {}
+    def chunk_at(self) -> Callable[[int], jax.stages.Wrapped]:
+        """`chunk_at(stage)` is `chunk` for a stage; a stage that freezes parameters has its own compiled program."""
+
+        def chunk_at(stage: int) -> jax.stages.Wrapped:
+            settings = self.program.config.stages[stage]
+            is_frozen = settings.frozen or settings.frozen_layers
+            return self._compiled(self._with_freezing(self.freezing_at(stage))) if is_frozen else self.chunk
+
+        return functools.cache(chunk_at)
 
     def _compiled(self, step: Step) -> jax.stages.Wrapped:
         state_shardings = jax.tree.map(lambda leaf: leaf.sharding, self.program.abstract_state)

@@ -86,6 +86,8 @@ def open_store(data: DataConfig, before: RunRecord | None) -> TokenStore:
     Raises:
       UserError: both the store and the corpus are missing, or one of them cannot be read.
     """
+    if before is not None and _content(before.config.data) != _content(data):
+        before = None
     if store := _store_of(data, before):
         return store
     spec = processes.from_writer(lambda: _spec(data, before), "corpus")
@@ -102,8 +104,8 @@ def open_store(data: DataConfig, before: RunRecord | None) -> TokenStore:
 
 
 def _store_of(data: DataConfig, before: RunRecord | None) -> TokenStore | None:
-    """Return the store of a resumed run; None if the run is new or any process cannot find its store."""
-    if before is None or _content(before.config.data) != _content(data):
+    """Return the store of a run with the same data; None if there is none, or any process cannot find its store."""
+    if before is None:
         return None
     fingerprint = before.identity["data"]["store_fingerprint"]
 
@@ -129,7 +131,7 @@ def _spec(data: DataConfig, before: RunRecord | None) -> dict[str, Any]:
     try:
         return spec_of(data)
     except UserError as error:
-        if before is None or _content(before.config.data) != _content(data):
+        if before is None:
             raise
         fingerprint = before.identity["data"]["store_fingerprint"][:12]
         raise type(error)(
@@ -213,16 +215,17 @@ def fine_tuning_rate(width: int) -> float:
 
 def _check_layout(config: Config, tokenizer: Tokenizer) -> None:
     """Raise UserError if the model cannot use a tokenizer that puts [CLS] last, as XLNet's does."""
-    if tokenizer.cls_last and any(isinstance(unwrapped(task.objective), CausalLM) for task in config.tasks.values()):
+    if not tokenizer.cls_last:
+        return
+    start = f"the tokenizer is XLNet's, with {tokenizer.piece(tokenizer.cls_id)} last"
+    if any(isinstance(unwrapped(task.objective), CausalLM) for task in config.tasks.values()):
         raise UserError(
-            f"the tokenizer is XLNet's, with {tokenizer.piece(tokenizer.cls_id)} last, and objective.kind=causal "
-            "predicts the first token of a text from it; choose another tokenizer"
+            f"{start}, and objective.kind=causal predicts the first token of a text from it; choose another tokenizer"
         )
-    if tokenizer.cls_last and config.model.embeddings.segments and not config.model.block.has_query_stream:
+    if (segments := config.model.embeddings.segments) and not config.model.block.has_query_stream:
         raise UserError(
-            f"the tokenizer is XLNet's, with {tokenizer.piece(tokenizer.cls_id)} last and in a segment of its own, and "
-            f"the model has embeddings of {config.model.embeddings.segments} segments; choose another tokenizer, or "
-            "set model.embeddings.segments=0"
+            f"{start} and in a segment of its own, and the model has embeddings of {segments} segments; choose another "
+            "tokenizer, or set model.embeddings.segments=0"
         )
 
 
@@ -304,19 +307,23 @@ def with_measured_steps(program: Program, feeds: Feeds, before: RunRecord | None
 
 def _measured(program: Program, feeds: Feeds) -> int:
     """Time the steps of a run, and return and print how many of them fit."""
-    config = program.config
-    stage, minutes = config.stages[0], cast(float, config.stages[0].minutes)
-    own = _seconds_per_step(program, feeds)
+    config, (stage,) = program.config, program.config.stages
+    minutes, recipe_steps, every = cast(float, stage.minutes), cast(int, stage.steps), config.eval.every
+    weights = {name: task.weight or 0.0 for name, task in config.tasks.items()}
+    state, own = program.init_state(), 0.0
+    for name, weight in weights.items():  # the mean over the tasks that take turns
+        state, of_task = _time_task(program, feeds, name, state)
+        own += weight / sum(weights.values()) * of_task
     seconds = processes.from_writer(lambda: own, "seconds-per-step")
     rows = sum(min(config.eval.rows or math.inf, feed.plans[0].counts.rows) for feed in feeds.heldout.values())
     evaluation = rows / cast(int, stage.batch) * seconds * _EVALUATION_SHARE
-    steps = steps_in(60 * minutes, seconds, evaluation, config.eval.every, cast(int, stage.steps))
+    steps = steps_in(60 * minutes, seconds, evaluation, every, recipe_steps)
     if steps < 2:
         raise UserError(
             f"stages.0.minutes={minutes:g} is less than two steps of {seconds:.3g} s; allow more, or lower "
             "stages.0.batch"
         )
-    between = (steps - 1) // interval(config.eval.every, steps, cast(int, stage.steps))
+    between = (steps - 1) // interval(every, steps, recipe_steps)
     print(
         f"minutes: {steps:,} steps of {seconds:.3g} s take about {minutes:g} minutes on these devices"
         + (f", with {between:,} evaluations of {evaluation:.3g} s" if between else "")
@@ -380,16 +387,6 @@ def scaled(config: Config, steps: int) -> Config:
     evaluations = dataclasses.replace(config.eval, every=interval(config.eval.every, steps, of))
     saves = dataclasses.replace(config.runtime, save_every=interval(config.runtime.save_every, steps, of))
     return dataclasses.replace(config, stages=stages, optimizer=optimizer, eval=evaluations, runtime=saves)
-
-
-def _seconds_per_step(program: Program, feeds: Feeds) -> float:
-    """Return the mean seconds of a step, over the tasks that take turns."""
-    weights = {name: task.weight or 0.0 for name, task in program.config.tasks.items()}
-    state, total = program.init_state(), 0.0
-    for name, weight in weights.items():
-        state, seconds = _time_task(program, feeds, name, state)
-        total += weight * seconds
-    return total / sum(weights.values())
 
 
 def _time_task(program: Program, feeds: Feeds, name: str, state: Any) -> tuple[Any, float]:

@@ -2,17 +2,14 @@
 
 import dataclasses
 import logging
-from collections.abc import Collection
 from typing import Any, cast
 
 from bertjax.runtime.errors import UserError, shorten
 from bertjax.training import branch
-from bertjax.training.config import RuntimeConfig
 from bertjax.training.parallel import processes
 from bertjax.training.run import record
-from bertjax.training.run.checkpoint import Checkpoints
+from bertjax.training.run.checkpoint import Checkpoints, Retention
 from bertjax.training.run.fingerprints import check_replicas
-from bertjax.training.run.retention import Retention
 from bertjax.training.run.workdir import read_jsonl
 from bertjax.training.start import Start
 from bertjax.training.state import State
@@ -64,11 +61,8 @@ def restore(start: Start) -> Restored:
     retention = Retention(runtime.keep, runtime.kept_every, runtime.keep_best, runtime.keep_at)
     checkpoints = Checkpoints(files.checkpoints, retention)
 
-    def abstract_state_at(step: int) -> State:
-        return program.at(timetable.at(max(step - 1, 0)).stage).abstract_state
-
-    own = checkpoints.restore_newest(abstract_state_at)
-    restored = own or branch.restore(program.config, abstract_state_at)
+    own = checkpoints.restore_newest(lambda step: program.after(step).abstract_state)
+    restored = own or branch.restore(program)
     state, step, meta = (restored.tree, restored.step, restored.meta) if restored else (start.create_state(), 0, {})
     check_replicas(state, step)
     start.session.watchdog.locate(step, timetable.steps)
@@ -76,9 +70,17 @@ def restore(start: Start) -> Restored:
         record.check_checkpoint(files, start.run_record, step, meta)
     if restored:
         remedy = f", or move the checkpoints after the first skipped step out of {files.checkpoints}" if own else ""
-        check_skipped_rows(runtime, step, meta.get("skip_rows", []), remedy)
-        if own and processes.is_writer():
-            warn_of_missed(runtime.keep_at, step, checkpoints.steps())
+        if runtime.skipped_before(step) != (skipped := meta.get("skip_rows", [])):
+            raise UserError(
+                f"checkpoint {step} was trained with runtime.skip_rows={skipped}, and the settings differ before that "
+                f"step: {[list(steps) for steps in runtime.skip_rows]}; change only what is later{remedy}"
+            )
+        saved = checkpoints.steps() if own and processes.is_writer() else runtime.keep_at
+        if missed := [f"step {kept}" for kept in runtime.keep_at if kept < step and kept not in saved]:
+            log.warning(
+                "runtime.keep_at has %s, and the run has passed them without a checkpoint; it continues from step %d",
+                *(shorten(missed), step),
+            )
         log.info("resumed at step %d of %d", step, timetable.steps)
         if meta["layout"] != (layout := start.meta["layout"]):
             log.info(
@@ -90,26 +92,3 @@ def restore(start: Start) -> Restored:
     # its line of metrics.
     owes_evaluation = meta.get("evaluation_is_due", False) and step not in checkpoints.scores
     return Restored(checkpoints, state, step, meta, own is None, owes_evaluation)
-
-
-def check_skipped_rows(runtime: RuntimeConfig, step: int, skipped: list[list[int]], remedy: str) -> None:
-    """Raise UserError if the settings skip other rows before `step` than the checkpoint was trained with.
-
-    Args:
-      remedy: what else can be done, for the end of the message.
-    """
-    if runtime.skipped_before(step) != skipped:
-        raise UserError(
-            f"checkpoint {step} was trained with runtime.skip_rows={skipped}, and the settings differ before that "
-            f"step: {[list(steps) for steps in runtime.skip_rows]}; change only what is later{remedy}"
-        )
-
-
-def warn_of_missed(keep_at: Collection[int], step: int, saved: Collection[int]) -> None:
-    """Warn about steps in `keep_at` that the run has passed without saving a checkpoint."""
-    if missed := [kept for kept in keep_at if kept < step and kept not in saved]:
-        log.warning(
-            "runtime.keep_at has %s, and the run has passed them without a checkpoint; it continues from step %d",
-            shorten([f"step {kept}" for kept in missed]),
-            step,
-        )

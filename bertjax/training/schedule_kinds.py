@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.runtime.errors import UserError
-from bertjax.runtime.setting import check, setting
+from bertjax.runtime.setting import setting
 from bertjax.training.schedules import Schedule, rise
 
 
@@ -39,9 +39,6 @@ class Cosine(Schedule):
     kind: str = dataclasses.field(init=False, default="cosine")
     floor: float = setting(0.0, least=0, below=1)
     end_step: int = setting(0, least=0, needs="floor")
-
-    def __post_init__(self):
-        check(self, "optimizer.schedule")
 
     def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
         # Beyond 1 the cosine would rise again.
@@ -79,9 +76,6 @@ class WarmupStableDecay(Schedule):
     decay_steps: int = setting(1000, least=0)
     decay: str = setting("linear", choices=("linear", ONE_MINUS_SQRT))
     floor: float = setting(0.0, least=0, below=1)
-
-    def __post_init__(self):
-        check(self, "optimizer.schedule")
 
     @property
     def before_another(self) -> Schedule:

@@ -3,17 +3,22 @@
 import abc
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from bertjax.config.registry import Kind, Union
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import check
 
 
 @dataclasses.dataclass(frozen=True)
 class Schedule(Kind, abc.ABC):
     """Base class: a learning rate that rises to a peak and falls. It is above 0 at every step of the run."""
+
+    def __post_init__(self):
+        check(self, "optimizer.schedule")
 
     @abc.abstractmethod
     def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
@@ -65,8 +70,7 @@ KINDS = {
 SCHEDULES = Union("optimizer.schedule", Schedule, default="linear", kinds=KINDS)
 
 
-@dataclasses.dataclass(frozen=True)
-class WarmupSegment:
+class WarmupSegment(NamedTuple):
     """Consecutive steps with one peak of the learning rate.
 
     Attributes:

@@ -5,7 +5,6 @@ import dataclasses
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
 
 from etils import epath
 
@@ -13,7 +12,7 @@ from bertjax.config.config import Config
 from bertjax.runtime import command_line, storage
 from bertjax.runtime.errors import RunFailed, Unavailable, UserError, reason
 from bertjax.training.parallel import processes
-from bertjax.training.run import foreign_code, record, versions
+from bertjax.training.run import record, versions
 from bertjax.training.run.goodput import Elapsed
 from bertjax.training.run.lease import Lease
 from bertjax.training.run.notify import Notifier, end_of
@@ -115,7 +114,7 @@ def opened(
         processes.noticing_lost_peers(),
     ):
         lock = processes.together(lambda: claim(files, longer, closing) if is_writer else None)
-        versions.check(files, other_versions, foreign_code.hashes(foreign_code.foreign_modules(config.training_kinds)))
+        versions.check(files, other_versions, versions.hashes(versions.foreign_modules(config.training_kinds)))
         accepted = processes.together(closing.enter_context, restoring_heartbeat(files, is_writer))
         writer = closing.enter_context(LogWriter(is_writer, lock))
         closing.push(
@@ -123,9 +122,7 @@ def opened(
                 watchdog.end(end_of(error), command_line.code_for(error), reason(error)) if error else None
             )
         )
-        writer.add(
-            cast(Heartbeat, watchdog.heartbeat)
-        )  # now: opening the data may take longer than a launcher waits for a heartbeat
+        writer.add(watchdog.heartbeat)  # now: opening the data may take longer than a launcher waits for a heartbeat
         elapsed = processes.together(Elapsed, files.elapsed)
         before = record.shared_record(files)
         if before is None:

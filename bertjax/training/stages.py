@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,8 +13,7 @@ from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.schedules import WarmupSegment
 
 
-@dataclasses.dataclass(frozen=True)
-class StepSpec:
+class StepSpec(NamedTuple):
     """Training data for one step.
 
     Attributes:

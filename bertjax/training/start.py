@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 import time
 import uuid
 from typing import Any, cast
@@ -25,10 +24,9 @@ from bertjax.training.resolve import open_feeds, with_measured_steps
 from bertjax.training.results import report, source_epochs
 from bertjax.training.run import record, versions
 from bertjax.training.run.fingerprints import fingerprints
-from bertjax.training.run.foreign_code import foreign_modules
 from bertjax.training.run.record import start_record
 from bertjax.training.run.tracking import check_trackers
-from bertjax.training.run.workdir import Workdir, append_jsonl, cut_jsonl, write_json
+from bertjax.training.run.workdir import Workdir, append_jsonl, write_json
 from bertjax.training.session import Session
 from bertjax.training.state import State
 from bertjax.training.teachers import open_teachers
@@ -83,10 +81,8 @@ class Start:
 
     def _write(self) -> None:
         files, config = self.session.files, self.run_record.config
-        modules = foreign_modules((*config.training_kinds, *config.runtime.hooks))
+        modules = versions.foreign_modules((*config.training_kinds, *config.runtime.hooks))
         record.write_record(files, self.run_record, self.feeds.store.tokenizer)
-        # A killed start may have left half a line; appending to it would damage the new line as well.
-        cut_jsonl(files.starts, last_step=math.inf)
         append_jsonl(files.starts, start_record(self.resumes, self.longer, modules))
         write_json(files.versions, versions.installed())
         for task in config.tasks:

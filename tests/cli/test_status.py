@@ -148,10 +148,10 @@ def test_a_run_in_an_object_store(runs, monkeypatch):
     "arguments, complaint",
     [
         ([], "the following arguments are required: WORKDIR; see python -m bertjax status --help"),
-        (["nowhere"], "nowhere does not exist; name the workdir of a run"),
+        (["nowhere"], "nowhere is not a folder; name the workdir of a run"),
         (["ftp://host/run"], "workdir ftp://host/run is on unknown storage; use a folder, gs:// or s3://"),
         (["empty"], "empty has no config.json; name the workdir of a run"),
-        (["run.txt"], "run.txt is a file; name the workdir of a run"),
+        (["run.txt"], "run.txt is not a folder; name the workdir of a run"),
         (["cut"], "cut/heartbeat.json is damaged (it has no time, state)"),
         (["broken"], "broken/metrics.jsonl has a damaged line (it is not the record of a step)"),
     ],

@@ -69,7 +69,6 @@ SETTINGS = [
     ("pruning.start_share=0.8 --config.pruning.kind=movement", "pruning.start_share=0.8 must be below pruning.end_sh"),
     ("stages.0.seq_len=1", "stages.0.seq_len=1 leaves 1 tokens for an example of tasks.bert, which has at least 5"),
     ("runtime.hooks=['log']", "runtime.hooks has 'log', which must be module:Class, such as mylab.hooks:Mine"),
-    ("runtime.keep_at=[5,0,5]", "runtime.keep_at has the step 5 twice; name each step once"),
     ("runtime.keep_at=[100,101]", "runtime.keep_at has the step 101, and the run ends after 100; remove it, or raise"),
     ("runtime.keep_at=[1.5]", "runtime.keep_at.0=1.5 is float; it must be an integer"),
     ("runtime.keep_at=100", "runtime.keep_at=100 is int; it must be a list"),

@@ -190,7 +190,7 @@ def test_examples_are_apart_and_the_last_layer_computes_what_is_read(name):
         (
             ", number=0",
             "",
-            r"has a layer that cannot be called with .*, number \(too many posit",
+            r"in a call with .*, number fails: TypeError: too many posit",
         ),
         (
             "[None] * 3 if key is None else split(key, 3)",

@@ -131,7 +131,7 @@ def check(objective):
         (RankedByNoTerm(), "best_metric='mml_loss' is the loss of no term, and the best checkpoint is chosen by it"),
         (
             Pair(),
-            "Pair': outputs(), which every evaluation calls, fails with TypeError: tuple indices",
+            "Pair': outputs(), which every evaluation calls, fails: TypeError: tuple indices",
         ),
     ],
     ids=lambda value: type(value).__name__,

@@ -114,7 +114,7 @@ def test_the_optimizer_of_the_page_trains_and_resumes_bit_for_bit(flags, tmp_pat
         ),
         (
             {"kind": "optax:lionn"},
-            "optimizer.kind='optax:lionn' cannot be used: optax has no function 'lionn'; did you mean 'lion'?",
+            "optimizer.kind='optax:lionn' cannot be used: optax has no function 'lionn'; correct the name",
         ),
         ({"kind": "optaxx:lion"}, "optimizer.kind='optaxx:lion' cannot be imported: No module named 'optaxx'"),
         ({"kind": "optax:lion", "arguments": {"beta": 1.0}}, "optimizer.kind='optax:lion' with optimizer.arguments="),

@@ -71,7 +71,7 @@ def test_short_segments_reach_the_peak_too(schedule, warmup_steps, steps):
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.kind)
 def test_a_stage_may_start_a_segment_of_its_own(schedule):
     first, second = WarmupSegment(0, 100, 2.0, 40), WarmupSegment(100, 50, 0.5, 10)
-    alone = dataclasses.replace(second, first=0)
+    alone = second._replace(first=0)
     values = rates(schedule, first, second)
     np.testing.assert_array_equal(values, [*rates(schedule.before_another, first), *rates(schedule, alone)])
     compiled = jax.jit(jax.vmap(learning_rate(schedule, [first, second])))(np.arange(150))

@@ -200,10 +200,10 @@ def test_combinations_are_ranked_within_one_held_out_task_only(tmp_path, capsys,
     monkeypatch.setenv("COLUMNS", "160")
     sweep.print_results(results)
     assert "objective.masking.rate: 0.15 -> 0.4" in " ".join(capsys.readouterr().out.replace("│", " ").split())
-    first, second, apart, remedy = sweep.best_lines(epath.Path(tmp_path), results)
+    first, second, apart = sweep.best_lines(epath.Path(tmp_path), results)
     assert first.startswith(f"best      {tmp_path}/rate=0.15,0.0001  (of 2 ")
     assert second.startswith(f"best      {tmp_path}/rate=0.4,0.001  (of 2 ")
-    assert "2 different held-out tasks" in apart and "sweep stages.0.masking_rate" in remedy
+    assert "2 different held-out tasks" in apart
     assert not [line for line in sweep.best_lines(epath.Path(tmp_path), results[1:3]) if line.startswith("best")]
     of_one_task = results[:2]
     assert sweep.best_lines(epath.Path(tmp_path), of_one_task) == [f"best      {tmp_path}/rate=0.15,0.0001"]

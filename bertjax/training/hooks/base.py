@@ -7,7 +7,6 @@ from typing import Any
 from bertjax.models.vocabulary import count_parameters
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.flops import StepFlops
-from bertjax.training.program import Program
 from bertjax.training.restore import Restored
 from bertjax.training.results.report import summary_of
 from bertjax.training.run.failures import Failures
@@ -100,11 +99,6 @@ class Run:
     def may_be_best(self) -> bool:
         """Whether the state may rank as best: not before pruning has ended, since it is denser than the result."""
         return self.program.config.pruning.has_ended(self.step, self.timetable.steps)
-
-    @property
-    def current_program(self) -> Program:
-        """The program of the stage that trained the last step."""
-        return self.program.at(self.timetable.at(max(self.step - 1, 0)).stage)
 
     def flops_at(self, step: int) -> StepFlops:
         """Return the FLOPs of a step, counted from 0."""

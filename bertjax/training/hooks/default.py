@@ -2,19 +2,20 @@
 
 from collections.abc import Sequence
 
-from bertjax.config.registry import module_of
+from bertjax.config.registry import Union
 from bertjax.runtime.errors import UserError, reason
 from bertjax.training.hooks.base import Hook
 from bertjax.training.hooks.evaluate import Evaluate
-from bertjax.training.hooks.log import Finite, Log
+from bertjax.training.hooks.log import Finite, Log, ProgressBar
 from bertjax.training.hooks.profiling import Trace
-from bertjax.training.hooks.progress import ProgressBar
 from bertjax.training.hooks.save import NewestResults, Save
 from bertjax.training.hooks.spikes import Spikes
 from bertjax.training.restore import Restored
 from bertjax.training.run.metrics import MetricsLog
 from bertjax.training.run.saving import Saving
 from bertjax.training.start import Start
+
+HOOKS = Union("runtime.hooks", Hook, "", {})
 
 
 def default_hooks(start: Start, restored: Restored, log: MetricsLog, profile: range | None) -> list[Hook]:
@@ -52,10 +53,7 @@ def user_hooks(kinds: Sequence[str]) -> list[Hook]:
 
 
 def _made(kind: str) -> Hook:
-    choice, (module, _, name) = f"runtime.hooks has {kind!r}, which", kind.partition(":")
-    found = vars(module_of(choice, module, trust_code=True)).get(name)
-    if not (isinstance(found, type) and issubclass(found, Hook)):
-        raise UserError(f"{choice} is not a class derived from bertjax.training.hooks.base.Hook; correct the name")
+    choice, found = f"runtime.hooks has {kind!r}, which", HOOKS.class_of(kind, trust_code=True)
     moments = [name for name in vars(Hook) if name.startswith("on_")]
     if unknown := [name for name in dir(found) if name.startswith("on_") and name not in moments]:
         raise UserError(f"{choice} defines {unknown[0]}(), which is never called; the moments are {', '.join(moments)}")

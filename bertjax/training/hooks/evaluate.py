@@ -42,7 +42,7 @@ class Evaluate(Hook):
         Raises:
           Stopping: the run is asked to stop. Nothing is recorded, since the mean over some rows is not the metric.
         """
-        program = run.current_program
+        program = run.program.after(run.step)
 
         def between_batches() -> None:
             run.session.watchdog.beat()

@@ -1,8 +1,11 @@
-"""Count steps, write their lines of metrics, and end a run whose loss or gradient stays non-finite."""
+"""Count steps, write their metrics, show them, and end a run whose loss or gradient stays non-finite."""
 
 import dataclasses
 import logging
+import sys
 from typing import Any
+
+from tqdm import tqdm
 
 from bertjax.config.config import to_dict
 from bertjax.models.flops import Counts
@@ -10,6 +13,7 @@ from bertjax.training.evaluation import Evaluation
 from bertjax.training.hooks.base import Hook, Run
 from bertjax.training.parallel import processes
 from bertjax.training.restore import Restored
+from bertjax.training.results.report import show_samples
 from bertjax.training.run import goodput
 from bertjax.training.run.failures import NotFinite
 from bertjax.training.run.metrics import MetricsLog, Totals
@@ -108,3 +112,54 @@ class Finite(Hook):
             )
         if metrics["skipped"] and processes.is_writer():
             log.warning("step %d was skipped: its loss, gradient or update is not finite", step)
+
+
+class ProgressBar(Hook):
+    """A bar over a run's steps; it redraws rarely if stderr is a file.
+
+    The time left follows from the steps after the first dispatch of this start, which waits for the compiler.
+    """
+
+    def __init__(self):
+        self._bar: Any = None  # a `tqdm` from the start on
+        self._compiled = 0  # the step at which the first dispatch ends; its steps arrive together
+
+    def on_start(self, run: Run) -> None:
+        self._bar = tqdm(
+            total=run.timetable.steps,
+            initial=run.step,
+            unit="step",
+            dynamic_ncols=True,
+            mininterval=0.5 if sys.stderr.isatty() else 15.0,
+            smoothing=0.1,
+            disable=not processes.is_writer(),
+        )
+
+    def on_dispatch(self, run: Run, first: int, end: int) -> None:
+        if first == run.restored.step:
+            self._bar.set_postfix_str("compiling the step")
+            self._compiled = end
+
+    def on_step(self, run: Run, step: int, metrics: dict[str, float]) -> None:
+        bar = self._bar
+        if step <= self._compiled:  # a step that does not count for the speed
+            bar.initial = bar.n = bar.last_print_n = step
+            bar.unpause()
+            bar.refresh()
+        bar.update(step - bar.n)
+        rate = bar.format_dict["rate"]  # steps per second, smoothed by tqdm; None at first
+        # The most important first: a terminal may cut the end.
+        parts = [f"{metrics['tokens'] * rate:,.0f} tokens/s"] if rate else []
+        parts += [f"{name}={value:.3f}" for name, value in metrics.items() if name.endswith(("_loss", "_accuracy"))]
+        bar.set_postfix_str(" ".join(parts), refresh=False)
+
+    def on_chunk(self, run: Run, first: int) -> None:
+        if run.owes_evaluation:
+            self._bar.set_postfix_str("evaluating")
+
+    def on_evaluation(self, run: Run, evaluation: Evaluation) -> None:
+        self._bar.write(show_samples(run.step, evaluation))
+
+    def on_close(self, run: Run, error: BaseException | None) -> None:
+        if self._bar is not None:  # the start may have ended before
+            self._bar.close()

@@ -38,7 +38,8 @@ class Save(Hook):
     def on_chunk(self, run: Run, first: int) -> None:
         self._saving.check()
         ranks = run.owes_evaluation and run.runtime.keep_best and run.may_be_best
-        if ranks or run.step in run.runtime.keep_at or self._is_due(run, first):
+        is_due = run.is_at_end or (run.is_due(run.runtime.save_every, first) and self._saving.may_save())
+        if ranks or run.step in run.runtime.keep_at or is_due:
             run.take()
             self._save(run, is_last=run.is_at_end)
 
@@ -61,9 +62,6 @@ class Save(Hook):
         is_alone = jax.process_count() == 1 and isinstance(error, Exception) and not isinstance(error, Unavailable)
         if error is None or isinstance(error, NotFinite) or is_alone:
             self._saving.close()
-
-    def _is_due(self, run: Run, first: int) -> bool:
-        return run.is_due(run.runtime.save_every, first) and (run.is_at_end or self._saving.may_save())
 
     def _save(self, run: Run, is_last: bool = False) -> None:
         """Start saving the state. With `is_last`, wait for the save and keep its error for the end of the run."""

@@ -96,18 +96,13 @@ class SpikeDetector:
             known.mean += share * change
             known.count += 1
             self._means[name] = known
-            self._compare_with_lowest(step, known)
+            if known.count < self._horizon:
+                continue
+            if known.lowest is None or known.mean < known.lowest:
+                known.lowest, known.lowest_deviation = known.mean, known.deviation
+            is_high = known.mean > known.lowest + self._deviations * known.lowest_deviation
+            known.high_since = (known.high_since or step) if is_high else None
         return spikes
-
-    def _compare_with_lowest(self, step: int, known: RunningMean) -> None:
-        if known.count < self._horizon:
-            return
-        if known.lowest is None or known.mean < known.lowest:
-            known.lowest, known.lowest_deviation = known.mean, known.deviation
-        if known.mean <= known.lowest + self._deviations * known.lowest_deviation:
-            known.high_since = None
-        elif known.high_since is None:
-            known.high_since = step
 
 
 class Spikes(Hook):

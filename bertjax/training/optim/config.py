@@ -90,7 +90,13 @@ class OptimizerConfig:
                 f"optimizer.kind={self.kind!r} is unknown; choose one of {choices}, or name module:function"
             )
         check(self, "optimizer")
-        self._check_arguments()
+        if self.arguments and not self.is_outside:
+            raise UserError(
+                f"optimizer.arguments={self.arguments} has no effect with optimizer.kind={self.kind}; name a "
+                "module:function, or use settings such as optimizer.b1"
+            )
+        for name in self.arguments.keys() & {"learning_rate", "weight_decay"}:
+            raise UserError(f"optimizer.arguments.{name} is set by bertjax; set optimizer.{name}")
         if self.kind == "stable_adamw" and not self.bias_correction:
             raise UserError("optimizer.kind=stable_adamw needs optimizer.bias_correction=True; leave it out")
         if self.warmup_share and self.warmup_tokens:
@@ -114,13 +120,3 @@ class OptimizerConfig:
     def is_outside(self) -> bool:
         """Whether `kind` names a function, `module:function`."""
         return ":" in self.kind
-
-    def _check_arguments(self) -> None:
-        if self.arguments and not self.is_outside:
-            raise UserError(
-                f"optimizer.arguments={self.arguments} has no effect with optimizer.kind={self.kind}; name a "
-                "module:function, or use settings such as optimizer.b1"
-            )
-        for name in ("learning_rate", "weight_decay"):
-            if name in self.arguments:
-                raise UserError(f"optimizer.arguments.{name} is set by bertjax; set optimizer.{name}")

@@ -16,6 +16,7 @@ from bertjax.training.config import Stage
 from bertjax.training.optim.by_path import IS_EMBEDDING, IS_ENCODER_LAYER, find_paths, stateless
 from bertjax.training.param_paths import leaves_of, map_with_path, matches_any, path_of
 
+# What precedes the path of a param in that of its moment or count in an optimizer state.
 _MOMENT = re.compile(r"^.*?(^|/)(mu|nu|count)/")
 
 
@@ -66,7 +67,7 @@ class Freezing:
             updates, new_state = optimizer.update(gradient, state, params)
             # An update that is not 0 in spite of a zero gradient, as from weight decay and momentum, is dropped, too.
             zeros = jax.tree.map(jnp.zeros_like, updates)
-            return self._held(updates, zeros, str), self._held(new_state, state, _param_of)
+            return self._held(updates, zeros, str), self._held(new_state, state, functools.partial(_MOMENT.sub, ""))
 
         return optax.GradientTransformation(optimizer.init, update)
 
@@ -91,11 +92,6 @@ class Freezing:
         rows = new.shape[0]
         last_layers = (1 + jnp.arange(rows)) * (self.depth // rows)  # number of the last layer that uses a row
         return jnp.where((last_layers <= self.layers).reshape(-1, *[1] * (new.ndim - 1)), old, new)
-
-
-def _param_of(path: str) -> str:
-    """Return the path of the param that a moment or count in an optimizer state belongs to."""
-    return _MOMENT.sub("", path)
 
 
 def frozen_in_stage(index: int, stage: Stage, params: dict, patterns: tuple[str, ...], depth: int) -> Freezing:

@@ -7,7 +7,6 @@ in their path: `encoder/layers/3/attention/query/kernel`. Its state is stored st
 parameters, and is sharded and grown like them.
 """
 
-import difflib
 import inspect
 import re
 from collections import defaultdict
@@ -90,12 +89,9 @@ def function_of(kind: str) -> Callable[..., Any]:
       UserError: it cannot be imported.
     """
     choice, (module, _, name) = f"optimizer.kind={kind!r}", kind.partition(":")
-    found = module_of(choice, module, trust_code=True)
-    function = getattr(found, name, None)
+    function = getattr(module_of(choice, module, trust_code=True), name, None)
     if not callable(function):
-        near = difflib.get_close_matches(name, dir(found), n=1)
-        remedy = f"did you mean {near[0]!r}?" if near else "correct the name"
-        raise UserError(f"{choice} cannot be used: {module} has no function {name!r}; {remedy}")
+        raise UserError(f"{choice} cannot be used: {module} has no function {name!r}; correct the name")
     return function
 
 

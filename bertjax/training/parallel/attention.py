@@ -43,19 +43,19 @@ def choose_attention(requested: str, encoder: EncoderConfig, backend: str, devic
       UserError: the requested implementation cannot compute this encoder here.
     """
 
-    def reason_against_device(name: str) -> str:
-        if name in (FUSED, SPLASH) and (backend != "tpu" or _WITHOUT_KERNELS.match(device_kind)):
-            return f"runs on TPU v4 and later, and this is {device_kind}"
-        if name == CUDNN and (backend, encoder.execution.dtype) != ("gpu", "bfloat16"):
-            return f"runs on GPU in bfloat16, not on {backend} in {encoder.execution.dtype}"
-        if name in (FUSED, SPLASH) and tensor > 1:
-            return f"cannot be sharded over runtime.mesh.tensor={tensor}"
-        if name != PLAIN and ATTENTION not in encoder.block.captures:
-            return f"computes attention, and model.block.kind={encoder.block.kind} has none"
-        return ""
+    dtype, has_kernels = encoder.execution.dtype, backend == "tpu" and not _WITHOUT_KERNELS.match(device_kind)
 
     def reason(name: str) -> str:
-        return reason_against_device(name) or reason_against(encoder, name)
+        is_kernel = name in (FUSED, SPLASH)
+        reasons = {
+            f"runs on TPU v4 and later, and this is {device_kind}": is_kernel and not has_kernels,
+            f"runs on GPU in bfloat16, not on {backend} in {dtype}": name == CUDNN
+            and (backend, dtype) != ("gpu", "bfloat16"),
+            f"cannot be sharded over runtime.mesh.tensor={tensor}": is_kernel and tensor > 1,
+            f"computes attention, and model.block.kind={encoder.block.kind} has none": name != PLAIN
+            and ATTENTION not in encoder.block.captures,
+        }
+        return next((text for text, applies in reasons.items() if applies), "") or reason_against(encoder, name)
 
     if requested == "auto":
         # `plain` computes every encoder, so there is always one.

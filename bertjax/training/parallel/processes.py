@@ -63,18 +63,15 @@ def start(heartbeat_timeout: int) -> None:
       UserError: only some of the environment variables are set.
     """
     # JAX finds the processes on TPU VMs, GKE, Slurm and Open MPI; elsewhere the user sets all three variables.
-    explicit = {}
-    if _PROCESSES in os.environ or _PROCESS in os.environ:
-        missing = [name for name in (_COORDINATOR, _PROCESSES, _PROCESS) if name not in os.environ]
-        if missing:
-            raise UserError(f"{_PROCESSES} and {_PROCESS} need {' and '.join(missing)}; set all three, or none")
-        explicit = {
-            "num_processes": _count(_PROCESSES),
-            "process_id": _count(_PROCESS),
-            # The variables are complete, so JAX must not look for a cluster.
-            "cluster_detection_method": "deactivate",
-        }
+    numbers = {"num_processes": os.environ.get(_PROCESSES), "process_id": os.environ.get(_PROCESS)}
+    is_given = any(numbers.values())
+    missing = [name for name in (_COORDINATOR, _PROCESSES, _PROCESS) if name not in os.environ]
+    if is_given and missing:
+        raise UserError(f"{_PROCESSES} and {_PROCESS} need {' and '.join(missing)}; set all three, or none")
     try:
+        explicit: dict[str, Any] = {name: int(text) for name, text in numbers.items() if text}
+        if is_given:  # the variables are complete, so JAX must not look for a cluster
+            explicit["cluster_detection_method"] = "deactivate"
         jax.distributed.initialize(
             heartbeat_timeout_seconds=heartbeat_timeout, shutdown_timeout_seconds=heartbeat_timeout, **explicit
         )
@@ -83,13 +80,6 @@ def start(heartbeat_timeout: int) -> None:
             f"--distributed finds no other processes ({str(error).splitlines()[0]}); run it where JAX detects them "
             f"(TPU VM, GKE, Slurm, Open MPI), or set {_COORDINATOR}, {_PROCESSES} and {_PROCESS}"
         ) from error
-
-
-def _count(name: str) -> int:
-    value = os.environ[name]
-    if not value.isdecimal():
-        raise UserError(f"{name}={value!r} must be a number")
-    return int(value)
 
 
 def is_writer() -> bool:
@@ -192,13 +182,13 @@ def raise_first(failures: Sequence[UserError | None]) -> None:
             raise failure
 
 
-def on_writer(action: Callable[[], Any], purpose: str = "writing") -> None:
-    """Run an action only in process 0 while the others wait; if it fails, all of them raise.
+def on_writer(action: Callable[[], Any], purpose: str = "writing") -> Any:
+    """Run an action only in process 0 while the others wait, and return its result there; if it fails, all raise.
 
     Raises:
       UserError: the action raised a UserError or an OSError.
     """
-    together(action if is_writer() else lambda: None, purpose=purpose)
+    return together(action if is_writer() else lambda: None, purpose=purpose)
 
 
 def from_writer(action: Callable[[], T], purpose: str) -> T:
@@ -207,8 +197,7 @@ def from_writer(action: Callable[[], T], purpose: str) -> T:
     Raises:
       UserError: the action raised a UserError or an OSError.
     """
-    value = together(action if is_writer() else lambda: None, purpose=purpose)
-    return gather(value, f"{purpose}-result")[0]
+    return gather(on_writer(action, purpose), f"{purpose}-result")[0]
 
 
 def _class_of(error: Exception) -> type[UserError]:

@@ -3,7 +3,6 @@
 The numbers equal scikit-learn's `classification_report` and `confusion_matrix`.
 """
 
-import csv
 import dataclasses
 import io
 import math
@@ -21,7 +20,7 @@ from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime import storage
 from bertjax.training.evaluation import HELDOUT, Evaluation
 from bertjax.training.results import curves, label_errors
-from bertjax.training.run.tables import Table, csv_cells
+from bertjax.training.run.tables import Table, csv_text
 from bertjax.training.run.workdir import Workdir
 
 if TYPE_CHECKING:
@@ -129,11 +128,8 @@ class ClassReport:
 
     def csv(self) -> str:
         """Return the confusion matrix as CSV, with true classes as rows and predictions as columns."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(csv_cells(["true class", *self.classes]))
-        writer.writerows(csv_cells([name, *row]) for name, row in zip(self.classes, self.confusion_CC.tolist()))
-        return out.getvalue()
+        rows = ([name, *row] for name, row in zip(self.classes, self.confusion_CC.tolist()))
+        return csv_text([["true class", *self.classes], *rows])
 
     def figure(self) -> "Figure":
         """Draw the confusion matrix; colors are shares of the true class."""
@@ -292,5 +288,7 @@ def write_report(folder: epath.Path, stem: str, report: ClassReport) -> None:
 def write_suspects(folder: epath.Path, stem: str, task: Task, predictions: Sequence[Record]) -> int:
     """Write the labels that are probably wrong as `<stem>-suspects.csv`, and return their number."""
     suspects = label_errors.suspect_records(predictions, task.examples.label)
-    storage.write_text(folder / f"{stem}-suspects.csv", label_errors.csv_of(suspects))
+    columns = list(dict.fromkeys(name for record in suspects for name in record)) or ["suggested", "label_probability"]
+    rows = ([record.get(name, "") for name in columns] for record in suspects)
+    storage.write_text(folder / f"{stem}-suspects.csv", csv_text([columns, *rows]))
     return len(suspects)

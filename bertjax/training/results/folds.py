@@ -193,7 +193,11 @@ def lines_of(root: epath.Path, config: Config, spread: dict[str, Any], train: Se
       spread: result of `write`.
       train: arguments of the command that trained the folds.
     """
-    print_scores(spread)
+    title = f"held out, {len(next(iter(spread['metrics'].values()))['values'])} folds"
+    table = Table("", "mean", "lowest", "highest", "most frequent", title=title, justify="right")
+    for row in rows_of(spread):
+        table.add_row(*row)
+    Console().print(table)
     lines = [
         f"runs      {root}/fold=*",
         f"answers   {root}/predictions/{STEM}.jsonl: {spread['records']:,} records, each by the run that held it out",
@@ -223,15 +227,6 @@ def lines_of(root: epath.Path, config: Config, spread: dict[str, Any], train: Se
         commands.append(command(*kept, f"{examples}.train=CORRECTED_FILE", "--workdir=OTHER_WORKDIR"))
     lines.append(f"figures   {root}/{SUMMARY}")
     return lines + [f"{'' if index else 'next':<10}{each}" for index, each in enumerate(commands)]
-
-
-def print_scores(spread: dict[str, Any], console: Console | None = None) -> None:
-    """Print the scores of `folds.json` as a table: mean, range, and the majority baseline."""
-    title = f"held out, {len(next(iter(spread['metrics'].values()))['values'])} folds"
-    table = Table("", "mean", "lowest", "highest", "most frequent", title=title, justify="right")
-    for row in rows_of(spread):
-        table.add_row(*row)
-    (console or Console()).print(table)
 
 
 def rows_of(spread: dict[str, Any]) -> list[tuple[str, ...]]:

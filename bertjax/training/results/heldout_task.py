@@ -4,9 +4,8 @@ Masking 40% instead of 15% leaves less context, and a token is harder to guess a
 setting is part of the question unless it is listed below: those settings affect only training, not scoring.
 """
 
-import dataclasses
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertjax.config.typed import differences
 
@@ -34,8 +33,7 @@ _TRAINING_DATA = ("share", "smoothing", "on_bad_document", "store", "cache_dir",
 _PLACES = ("corpus", "heldout")
 
 
-@dataclasses.dataclass(frozen=True)
-class HeldoutTask:
+class HeldoutTask(NamedTuple):
     """The question that one metric in a run answers.
 
     Attributes:
@@ -84,8 +82,9 @@ def heldout_task(settings: Mapping[str, Any], identity: Mapping[str, Any], metri
     fingerprint = identity.get("data", {}).get("store_fingerprint", "")
     if objective.get("kind") in _COMPARE_WITHIN_BATCH and name[-1].endswith(("loss", "accuracy")):
         common |= {"batch": last["batch"]}
-    of_teacher = {}
-    if teaching and _compares_with_teacher(name[-1], teaching.get("losses", {})):
+    of_teacher, prefixes = {}, tuple(f"{loss}_" for loss in teaching.get("losses", {}))
+    # Losses, and their metrics (`Distilled.terms`), depend on which teacher it is.
+    if teaching and (name[-1] == _AGREEMENT or name[-1].startswith(prefixes)):
         of_teacher = {part: teaching[part] for part in ("teacher", "losses") if part in teaching}
     if "train" in examples:  # a labeled file
         own = _of_objective(objective, name[-1]) if name[-1].endswith("_loss") else _classes(objective)
@@ -104,7 +103,8 @@ def heldout_task(settings: Mapping[str, Any], identity: Mapping[str, Any], metri
             fingerprint,
         )
     sources = {source: _without(each, ("corpus", "weight", "token_share")) for source, each in data["sources"].items()}
-    tokenizer = _tokenizer(data["tokenizer"])
+    # A trained tokenizer has no other settings in effect.
+    tokenizer = {} if data["tokenizer"]["model"] else _without(data["tokenizer"], ("model", "keep_file"))
     text = _without(data, (*_TRAINING_DATA, *_PLACES)) | {"sources": sources, "tokenizer": tokenizer}
     places = {part: data[part] for part in _PLACES} | {"tokenizer": {"model": data["tokenizer"]["model"]}}
     places["sources"] = {source: each["corpus"] for source, each in data["sources"].items()}
@@ -116,11 +116,6 @@ def heldout_task(settings: Mapping[str, Any], identity: Mapping[str, Any], metri
         {"share": data["share"]},
         fingerprint,
     )
-
-
-def _compares_with_teacher(metric: str, losses: Collection[str]) -> bool:
-    """Return whether a metric depends on which teacher it is: losses, and their metrics (`Distilled.terms`)."""
-    return metric == _AGREEMENT or any(metric.startswith(f"{loss}_") for loss in losses)
 
 
 def _of_objective(objective: Mapping[str, Any], metric: str) -> dict[str, Any]:
@@ -144,11 +139,6 @@ def _classes(objective: Mapping[str, Any]) -> dict[str, Any]:
     if ":" in objective["kind"]:
         return _of_objective(objective, "")
     return {"classes": objective["classes"]} if "classes" in objective else {}
-
-
-def _tokenizer(tokenizer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tokenizer settings in effect: none if a trained tokenizer is given."""
-    return {} if tokenizer["model"] else _without(tokenizer, ("model", "keep_file"))
 
 
 def _without(settings: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:

@@ -4,15 +4,12 @@ Northcutt et al. (2021), Confident Learning: Estimating Uncertainty in Dataset L
 The probabilities must come from a model that was not trained on these labels.
 """
 
-import csv
-import io
 from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from bertjax.data.labeled import labels as label_names
 from bertjax.data.labeled.base import Record
-from bertjax.training.run.tables import csv_cells
 
 
 def suspects_of(
@@ -88,13 +85,3 @@ def arrays_of(records: Sequence[Record], label: str) -> tuple[np.ndarray, np.nda
     number = {name: index for index, name in enumerate(classes)}
     labels_M = np.array([number[label_names.class_of(record[label])] for record in records])
     return np.array([[record["probabilities"][name] for name in classes] for record in records]), labels_M
-
-
-def csv_of(suspects: Sequence[Record]) -> str:
-    """Return suspect records as CSV, in their order, with the columns of the records."""
-    out = io.StringIO()
-    columns = list(dict.fromkeys(name for record in suspects for name in record)) or ["suggested", "label_probability"]
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(csv_cells(columns))
-    writer.writerows(csv_cells([record.get(name, "") for name in columns]) for record in suspects)
-    return out.getvalue()

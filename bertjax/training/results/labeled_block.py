@@ -32,6 +32,7 @@ def facts_of(feeds: Feeds) -> dict[str, dict[str, Any]]:
         source = feeds.store_of(task)
         if not isinstance(source, LabeledSource):
             continue
+        is_of_texts = source.has_classes and isinstance(source.format, LabeledText)
         facts[task] = {
             "files": {split: source.name_of(split) for split in SPLITS},
             "heldout_share": source.format.heldout if source.is_divided else None,
@@ -39,7 +40,7 @@ def facts_of(feeds: Feeds) -> dict[str, dict[str, Any]]:
             "seq_len": seq_len,
             "lengths": {"train": _lengths_of(feed), "heldout": _lengths_of(feeds.heldout[task])},
             "repeated": source.repeated(),
-            "conflicts": _conflicts(source),
+            "conflicts": conflicts_of([*source.train, *source.heldout], source.format) if is_of_texts else [],
         }
     return facts
 
@@ -68,13 +69,9 @@ def lines_of(feeds: Feeds, facts: Mapping[str, Any], destinations: Mapping[str, 
         lines += [f"{prefix}{_length_line(split, lengths)}" for split, lengths in of_task["lengths"].items()]
         if of_task["lengths"]["train"]["notes"] and of_task["seq_len"] < config.model.max_positions:
             lines.append(f"{prefix}raise stages.0.seq_len={of_task['seq_len']} to cut fewer")
-    return [*lines, *_destination_lines(destinations)]
-
-
-def _conflicts(source: LabeledSource) -> list[tuple[str, list[str]]]:
-    if not source.has_classes or not isinstance(source.format, LabeledText):
-        return []
-    return conflicts_of([*source.train, *source.heldout], source.format)
+    if possible := [name for name, reason in destinations.items() if not reason]:
+        lines.append(f"the model can be converted to {' and '.join(possible)}")
+    return lines + [f"warning: not to {name}: {reason}" for name, reason in destinations.items() if reason]
 
 
 def _class_warnings(facts: Mapping[str, Any], is_fold: bool) -> list[str]:
@@ -125,11 +122,3 @@ def _length_line(split: str, lengths: Mapping[str, Any]) -> str:
         f"{name} examples have {lengths['median']:,} tokens (median), 95% at most {lengths['p95']:,}, the longest "
         f"{lengths['longest']:,}{' before they are cut' * bool(notes)}; {notes or 'nothing cut or left out'}"
     )
-
-
-def _destination_lines(destinations: Mapping[str, str]) -> list[str]:
-    if not destinations:
-        return []
-    possible = [name for name, reason in destinations.items() if not reason]
-    lines = [f"the model can be converted to {' and '.join(possible)}"] if possible else []
-    return lines + [f"warning: not to {name}: {reason}" for name, reason in destinations.items() if reason]

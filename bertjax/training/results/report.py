@@ -196,9 +196,6 @@ def stage_line(index: int, program: Program) -> str:
     filled = filled_up(stage.batch, shards)
     parts = count_micro_batches(filled // shards, stage.seq_len, program.config.runtime.micro_tokens)
     micro = f", {parts} micro-batches of {filled // shards // parts} rows a device" if parts > 1 else ""
-    fewest = -(-filled // shards * stage.seq_len // (program.config.runtime.micro_tokens or filled * stage.seq_len))
-    if parts > 1.5 * fewest:  # parts must be equal, and a number of rows may have few divisors
-        micro += f" (where {fewest} would do; let a device's rows be a multiple of {fewest})"
     padding = f" (and {filled - stage.batch} of padding, for {shards} devices)" if filled > stage.batch else ""
     peak = f", a new learning rate peak of {stage.learning_rate:g}" if stage.learning_rate else ""
     turns = f", of {' and '.join(stage.tasks)}" if stage.tasks else ""

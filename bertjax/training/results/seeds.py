@@ -16,7 +16,6 @@ from etils import epath
 from numpy.typing import ArrayLike
 from rich.console import Console
 
-from bertjax.training.results.curves import HELDOUT
 from bertjax.training.results.scores import is_lower_better
 from bertjax.training.run.tables import Table
 from bertjax.training.run.workdir import Workdir, read_jsonl, write_json
@@ -186,24 +185,14 @@ def better_checkpoint(files: Workdir, config: "Config", metrics: Mapping[str, fl
       metrics: metrics from the last evaluation.
     """
     name, sign = _best_metric(config)
-    last = metrics.get(name)
-    kept = files.saved_steps()
-    key = f"{HELDOUT}{name}"
-    scores = {record["step"]: record[key] for record in read_jsonl(files.metrics, "step") if key in record}
-    # The last step is always evaluated, so this is the length of the run.
-    end = max(scores, default=0)
-    scores = {
-        step: score
-        for step, score in scores.items()
-        # Only steps with a checkpoint can be used; a score that was not finite is null in the log.
-        if step in kept and score is not None and config.pruning.has_ended(step, end)
-    }
-    if last is None or not scores:
+    kept, last = files.saved_steps(), metrics.get(name)
+    # Only steps with a checkpoint can be used. A step has no score if it was not finite, or before pruning has ended.
+    scores = {each["step"]: each["score"] for each in read_jsonl(files.evaluations, "step", "score")}
+    scores = {step: score for step, score in scores.items() if step in kept and score is not None}
+    best = min(scores, key=scores.__getitem__, default=None)
+    if last is None or best is None or scores[best] >= sign * last:
         return ""
-    best = min(scores, key=lambda step: sign * scores[step])
-    if sign * scores[best] >= sign * last:
-        return ""
-    return f"{files.root}@{best} has {name} {scores[best]:.4f}; the export is the last step, with {last:.4f}"
+    return f"{files.root}@{best} has {name} {sign * scores[best]:.4f}; the export is the last step, with {last:.4f}"
 
 
 def average_scores(config: "Config", figures: Mapping[str, Any]) -> tuple[str, bool]:

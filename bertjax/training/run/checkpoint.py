@@ -4,11 +4,12 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,13 +23,15 @@ from bertjax.training.parallel import processes
 from bertjax.training.param_paths import leaves_of
 from bertjax.training.run.checkpoint_errors import check_same_arrays, explain, not_read, why_not_written
 from bertjax.training.run.fingerprints import check_replicas, fingerprints
-from bertjax.training.run.retention import Retention
 from bertjax.training.state import State
 
 FORMAT_VERSION = 2
 
 # Seconds before a reader retries: a live run may be deleting the checkpoint file by file.
 _PAUSE = 1.0
+
+# A power failure may destroy the newest checkpoint, because not all of its files are flushed to disk.
+_MIN_NEWEST = 2
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +65,7 @@ class _Preservation(policy.PreservationPolicy):
         return [info.step in kept for info in checkpoints]
 
 
-@dataclasses.dataclass(frozen=True)
-class RestoredCheckpoint:
+class RestoredCheckpoint(NamedTuple):
     """A restored checkpoint: the tree of arrays, and the metadata."""
 
     step: int
@@ -77,6 +79,46 @@ class NotSaved(RunFailed):
 
 class Deleted(UserError):
     """The run deleted a checkpoint while another process was reading it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Retention:
+    """Which checkpoints to keep; a checkpoint stays if any field asks for it.
+
+    Attributes:
+      newest: number of newest checkpoints, at least two.
+      every: the first checkpoint at or after each multiple of this many steps; 0 for none.
+      best: number of checkpoints with the lowest scores.
+      at: the checkpoints at these steps.
+    """
+
+    newest: int = 1
+    every: int = 0
+    best: int = 0
+    at: tuple[int, ...] = ()
+
+    def kept(
+        self, steps: Sequence[int], scores: Mapping[int, float | None], hold_before: int | None = None
+    ) -> set[int]:
+        """Return the steps to keep.
+
+        Args:
+          steps: steps of all checkpoints, in order.
+          scores: {step: score}, lower is better; None or absent without a score.
+          hold_before: also keep the newest checkpoints up to this step, from before a loss diverged; None for none.
+        """
+        kept = {*steps[-max(self.newest, _MIN_NEWEST) :], *self.at}
+        if self.every:
+            # Orbax's `EveryNSteps` keeps exact multiples only, which `save_seconds` may never save. With
+            # `exact_interval=False`, what it keeps depends on where earlier starts stopped.
+            multiples = [0, *(step // self.every for step in steps)]
+            kept |= {step for step, (before, own) in zip(steps, itertools.pairwise(multiples)) if own > before}
+        # Orbax's `BestN` reads scores from the checkpoints, so a state could only be saved after its evaluation.
+        scored = sorted((scores[step], step) for step in steps if scores.get(step) is not None)
+        kept |= {step for _, step in scored[: self.best]}  # of equal scores, the earlier step
+        if hold_before is not None:
+            kept |= {*[step for step in steps if step <= hold_before][-self.newest :]}
+        return kept & set(steps)
 
 
 class Checkpoints:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import jax
 from etils import epath
 
+from bertjax.config.typed import differences
 from bertjax.runtime import storage
-from bertjax.runtime.errors import Damaged, RunFailed, UserError, cut_text, shorten
+from bertjax.runtime.errors import Damaged, RunFailed, UserError, cut_text, reason, shorten
 from bertjax.runtime.storage import StorageError
 
 # TensorStore raises ValueErrors that start with an Abseil status code. These codes mean that a file is missing or
@@ -33,21 +34,21 @@ def explain(error: Exception, path: epath.PathLike) -> Exception:
             return cause
         if isinstance(cause, MemoryError) or _lacks_device_memory(cause):
             return RunFailed(
-                f"{os.fspath(path)} does not fit into memory ({first_line(cause)}); it is kept; use more devices, or "
+                f"{os.fspath(path)} does not fit into memory ({reason(cause)}); it is kept; use more devices, or "
                 "runtime.strategy=fsdp"
             )
         if isinstance(cause, FileNotFoundError):
-            return Damaged(f"a file is missing: {first_line(cause)}")
+            return Damaged(f"a file is missing: {reason(cause)}")
         if isinstance(cause, OSError):
             return cause
         if isinstance(cause, ValueError) and (code := _CODE.match(str(cause))):
             if code[1] in _CORRUPT:
-                return Damaged(first_line(cause))
+                return Damaged(reason(cause))
             number = errno.EACCES if code[1] in _NO_RIGHTS else errno.EIO
-            return StorageError(number, first_line(cause), os.fspath(path))
+            return StorageError(number, reason(cause), os.fspath(path))
     if isinstance(error, (ValueError, KeyError)):
         # Orbax's own JSON files contradict the metadata, and the digest of the metadata is verified.
-        return Damaged(f"{type(error).__name__}: {first_line(error)}")
+        return Damaged(f"{type(error).__name__}: {reason(error)}")
     return error
 
 
@@ -64,25 +65,15 @@ def _lacks_device_memory(error: BaseException) -> bool:
 def not_read(error: Exception, path: epath.PathLike) -> RunFailed:
     """Return the error for an intact checkpoint that cannot be read for a permanent reason."""
     lacks_rights = isinstance(error, StorageError) and error.errno in (errno.EACCES, errno.EPERM)
-    reason = storage.reason_of(error) if isinstance(error, StorageError) else f"{type(error).__name__}: {error}"
+    cause = storage.reason_of(error) if isinstance(error, StorageError) else f"{type(error).__name__}: {error}"
     remedy = "give this process the right to read it" if lacks_rights else "starts.jsonl has the versions that wrote it"
-    return RunFailed(f"{os.fspath(path)} cannot be read ({reason.splitlines()[0][:200]}); it is kept; {remedy}")
+    return RunFailed(f"{os.fspath(path)} cannot be read ({cause.splitlines()[0][:200]}); it is kept; {remedy}")
 
 
 def why_not_written(error: BaseException) -> str:
     """Return why a checkpoint could not be written, reduced to the OS error if TensorStore's message has one."""
     number = _SYSTEM_ERROR.search(str(error))
     return os.strerror(int(number[1])) if number else cut_text(storage.reason_of(error))
-
-
-def lies_in_storage(error: BaseException) -> bool:
-    """Return whether a failed write is due to a disk, a bucket, permissions or memory, and not to a bug."""
-    return any(
-        isinstance(cause, OSError | MemoryError)
-        or _lacks_device_memory(cause)
-        or (isinstance(cause, ValueError) and _CODE.match(str(cause)))
-        for cause in _causes(error)
-    )
 
 
 def check_same_arrays(saved: dict[str, str], ours: dict[str, str], path: epath.PathLike) -> None:
@@ -93,15 +84,8 @@ def check_same_arrays(saved: dict[str, str], ours: dict[str, str], path: epath.P
       ours: {path: dtype and shape} in this run's state.
       path: the checkpoint, for the message.
     """
-    changes = [f"+{name}" for name in ours if name not in saved] + [f"-{name}" for name in saved if name not in ours]
-    changes += [f"{name} {shape} -> {ours[name]}" for name, shape in saved.items() if shape != ours.get(name, shape)]
-    if changes:
+    if changes := differences(saved, ours):
         raise UserError(
             f"{os.fspath(path)} was saved by other code ({shorten(changes)}); use the version of bertjax that "
             "starts.jsonl in the workdir records, or another --workdir"
         )
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, at most 200 characters."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -56,12 +56,8 @@ def goodput_of(totals: Totals, wall_seconds: float) -> dict[str, float]:
     compilation, waiting for data, checkpoints, evaluations, and steps that were lost when a start was killed.
     """
     # `totals` are restored with a checkpoint, so they do not contain lost steps; `wall_seconds` does.
-    spent = {
-        "data_wait": totals.data_wait_seconds,
-        "compile": totals.compile_seconds,
-        "checkpoint": totals.checkpoint_seconds,
-        "evaluation": totals.evaluation_seconds,
-    }
+    kinds = ("data_wait", "compile", "checkpoint", "evaluation")
+    spent = {kind: getattr(totals, f"{kind}_seconds") for kind in kinds}
     # Time that is not spent on anything else is time for steps.
     steps = max(totals.seconds - sum(spent.values()), 0.0)
     return {"step": steps, **spent, "wall": wall_seconds, "goodput": steps / wall_seconds}

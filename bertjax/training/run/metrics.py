@@ -172,14 +172,9 @@ class MetricsLog:
         totals = self.totals
         # Counts of a single step are of no use; their totals follow.
         values = {f"train/{name}": value for name, value in metrics.items() if name not in _SUMMED}
-        values |= (evaluation or {}) | {
-            "tokens": totals.tokens,
-            **({"trunk_tokens": totals.trunk_tokens} if totals.trunk_tokens else {}),
-            "rows": totals.rows,
-            "flops": totals.flops,
-            "seconds": totals.seconds,
-            "data_wait_seconds": totals.data_wait_seconds,
-        }
+        trunk = ("trunk_tokens",) if totals.trunk_tokens else ()
+        logged = ("tokens", *trunk, "rows", "flops", "seconds", "data_wait_seconds")
+        values |= (evaluation or {}) | {name: getattr(totals, name) for name in logged}
         self.append("metrics", step, **values)
         # Speeds depend on the machine and its load: they go to TensorBoard and the trackers only.
         last_step, before = self._last_line
@@ -200,7 +195,7 @@ class MetricsLog:
 
     def close(self) -> None:
         """Write all buffered lines at the end of a run; log a warning if the store does not answer for a minute."""
-        if not self._writer.finish():
+        if not self._writer.flush():
             log.warning("the last lines of the logs could not be written; the checkpoints are complete")
 
 

@@ -14,7 +14,7 @@ import time
 from typing import Any, Literal
 
 from bertjax.runtime import storage
-from bertjax.runtime.errors import UserError
+from bertjax.runtime.errors import UserError, reason
 
 EVENTS = ("saved", "stalled", "spike", "diverged", "finished", "stopped", "failed")
 # Events that may occur at every step. One call per minute is enough to alert someone.
@@ -90,7 +90,7 @@ class Notifier:
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: Any) -> None:
         if error is not None:
-            self(end_of(error), message=(str(error).strip() or type(error).__name__).splitlines()[0])
+            self(end_of(error), message=reason(error))
         self.close()
 
     def close(self) -> None:

@@ -26,14 +26,10 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime import storage
 from bertjax.runtime.errors import Damaged, Untrusted, UserError, check_format, quoted, reason
 from bertjax.training.config import Stage
-from bertjax.training.lora import LoraConfig
 from bertjax.training.model_params import ModelParams
 from bertjax.training.parallel import processes
-from bertjax.training.pruning import PruningConfig
-from bertjax.training.quantization import QuantizationConfig
-from bertjax.training.run import foreign_code, versions
+from bertjax.training.run import versions
 from bertjax.training.run.checkpoint import Checkpoints, Deleted, RestoredCheckpoint
-from bertjax.training.run.foreign_code import ForeignModule
 from bertjax.training.run.workdir import (
     Workdir,
     has_finished,
@@ -310,15 +306,11 @@ def _identity(record: RunRecord, settings: Config) -> dict:
 def check_processes(identity: dict) -> None:
     """Raise UserError in all processes unless all have the same identity as process 0."""
     # Otherwise each process would train on other data, and summed gradients would hide it.
-    first, *_ = processes.gather(identity, "identity")
-    processes.together(_check_alike, first, identity)
-
-
-def _check_alike(first: dict, identity: dict) -> None:
-    if changed := differences(first, json.loads(json.dumps(identity))):
-        raise UserError(
-            f"this process differs from process 0 ({'; '.join(changed)}); use the same command, corpus and code for all"
-        )
+    first, *others = processes.gather(identity, "identity")
+    for index, other in enumerate(others, 1):
+        if changed := "; ".join(differences(first, other)):
+            remedy = "use the same command, corpus and code for all"
+            processes.raise_first([UserError(f"process {index} differs from process 0 ({changed}); {remedy}")])
 
 
 def _tuned(settings: dict[str, Any], workdir: Workdir, step: int) -> dict[str, Any]:
@@ -355,18 +347,15 @@ def read_checkpoint(path: Path, step: str) -> Export:
     try:
         encoder = encoder_of(settings, record["vocab_size"])
         stages = typed.build(tuple[Stage, ...], settings["stages"], "stages", {})
-        lora = typed.build(LoraConfig, settings["lora"], "lora", {})
-        pruning = typed.build(PruningConfig, settings["pruning"], "pruning", {})
-        quantization = typed.build(QuantizationConfig, settings["quantization"], "quantization", {})
+        parts = {part: settings[part] for part in ("lora", "pruning", "quantization")}
+        to_model_params = typed.build(ModelParams, parts | {"steps": sum(stage.steps for stage in stages)}, "", {})
     except (ValueError, KeyError) as error:
         raise UserError(f"{workdir.config} is damaged ({reason(error)}); restore it") from error
-    # The state has trained params; export the ones that the model runs with (LoRA merged, pruned, rounded).
-    steps = sum(stage.steps for stage in stages)
-    to_model_params = ModelParams(lora, pruning, quantization, steps)
     totals = restored.meta["hooks"]["totals"]
     model = Export(
         settings=_tuned(settings, workdir, number),
         encoder=encoder,
+        # The state has trained params; export the ones that the model runs with (LoRA merged, pruned, rounded).
         params=jax.tree.map(np.asarray, exported(to_model_params(restored.tree["params"], number))),
         tokenizer=tokenizer.load(Path(workdir.tokenizer)),
         # Only a branch has counts of a trunk.
@@ -403,7 +392,7 @@ def _restore(checkpoints: Checkpoints, path: Path, step: str) -> RestoredCheckpo
             raise UserError(f"checkpoint {number} of run {path} is damaged ({error}); {remedy}") from error
 
 
-def start_record(resumes: bool, longer: bool, modules: Mapping[str, ForeignModule]) -> dict[str, Any]:
+def start_record(resumes: bool, longer: bool, modules: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
     """Return a start's time, command, versions and devices, for `starts.jsonl`.
 
     Args:
@@ -411,20 +400,16 @@ def start_record(resumes: bool, longer: bool, modules: Mapping[str, ForeignModul
       longer: whether more steps than before are allowed.
       modules: user modules.
     """
+    pairs = zip(sys.orig_argv, sys.orig_argv[1:])
+    shown = ["..." if before == _SECRET else re.sub(rf"^{_SECRET}=.*", f"{_SECRET}=...", own) for before, own in pairs]
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "resumes": resumes,
         "longer": longer,
-        "command": shlex.join([Path(sys.executable).name, *_without_secrets(sys.orig_argv[1:])]),
+        "command": shlex.join([Path(sys.executable).name, *shown]),
         "devices": [device.device_kind for device in jax.devices()],
         "processes": jax.process_count(),
         "python": sys.version.split()[0],
-        "versions": versions.versions() | foreign_code.hashes(modules),
-        "modules": foreign_code.plain(modules),
+        "versions": versions.versions() | versions.hashes(modules),
+        "modules": modules,
     }
-
-
-def _without_secrets(arguments: Sequence[str]) -> list[str]:
-    """Return command-line arguments with `...` in place of possible secrets."""
-    pairs = zip(("", *arguments), arguments)
-    return ["..." if before == _SECRET else re.sub(rf"^{_SECRET}=.*", f"{_SECRET}=...", own) for before, own in pairs]

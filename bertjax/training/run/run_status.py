@@ -66,11 +66,6 @@ class RunStatus:
     failure: str | None
     warnings: tuple[str, ...]
 
-    @property
-    def is_healthy(self) -> bool:
-        """Whether the run is finished or a live process is working on it."""
-        return self.state not in ("stalled", "stopped", "failed")
-
 
 def read_status(path: epath.PathLike) -> RunStatus:
     """Return the status of the run in `path`.
@@ -85,10 +80,8 @@ def read_status(path: epath.PathLike) -> RunStatus:
 
 
 def _read(workdir: Workdir) -> RunStatus:
-    if not workdir.root.exists():
-        raise UserError(f"{workdir.root} does not exist; name the workdir of a run")
     if not workdir.root.is_dir():
-        raise UserError(f"{workdir.root} is a file; name the workdir of a run")
+        raise UserError(f"{workdir.root} is not a folder; name the workdir of a run")
     heartbeat = _optional_json(workdir.heartbeat, "step", "time", "state")
     if heartbeat is None and not workdir.config.exists():
         raise UserError(f"{workdir.root} has no config.json; name the workdir of a run")

@@ -11,7 +11,7 @@ from etils import epath
 from bertjax.runtime.errors import UserError
 from bertjax.training.parallel import processes
 from bertjax.training.run.checkpoint import Checkpoints, NotSaved
-from bertjax.training.run.checkpoint_errors import lies_in_storage, why_not_written
+from bertjax.training.run.checkpoint_errors import why_not_written
 from bertjax.training.run.metrics import MetricsLog
 from bertjax.training.run.watchdog import Watchdog
 from bertjax.training.state import State
@@ -67,13 +67,9 @@ class Saving:
                 with contextlib.suppress(OSError, UserError):
                     trial.close()
                     self._remove(folder)
-            # Tell the user's problem (storage, memory) from a bug in bertjax or Orbax.
-            cause = error.__cause__ or error
-            remedy = "free disk space or memory, or choose another --workdir"
-            if not lies_in_storage(cause):
-                remedy = "disk and memory are not the cause; report this line with versions.json of the workdir"
             raise NotSaved(
-                f"workdir {folder.parent} cannot hold a checkpoint ({why_not_written(cause)}); {remedy}"
+                f"workdir {folder.parent} cannot hold a checkpoint ({why_not_written(error.__cause__ or error)}); free "
+                "disk space or memory, choose another --workdir, or report this line if the cause is neither"
             ) from error
         with self._watched():
             trial.close()

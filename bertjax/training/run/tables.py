@@ -1,5 +1,7 @@
 """Tables in terminals and files, with untrusted cells, such as names from other people's files."""
 
+import csv
+import io
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +13,13 @@ from bertjax.runtime.errors import printable
 
 # A spreadsheet reads a cell that starts with one of these as a formula, which may send the others to a URL.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def csv_text(rows: Iterable[Iterable[Any]]) -> str:
+    """Return a CSV file; see `csv_cells`."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(map(csv_cells, rows))
+    return out.getvalue()
 
 
 def csv_cells(cells: Iterable[Any]) -> list[Any]:

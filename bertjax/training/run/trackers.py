@@ -118,7 +118,7 @@ class MlflowTracker(Tracker):
         self._client.set_terminated(self._id)
 
 
-class TrackioTracker(Tracker):
+class TrackioTracker(WandbTracker):
     """A trackio run in the project `TRACKIO_PROJECT`, by default `bertjax`. trackio resumes runs by name.
 
     Keeps runs in a local database (`TRACKIO_DIR`) or a Space (`TRACKIO_SPACE_ID`).
@@ -132,14 +132,9 @@ class TrackioTracker(Tracker):
         name = run.id or f"{run.name}-{secrets.token_hex(4)}"  # trackio would merge runs with equal names
         project = os.environ.get("TRACKIO_PROJECT", "bertjax")
         options = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
+        # Such a run has the methods of one of W&B.
         self._run = trackio.init(project, name=name, config=run.settings, resume="allow", **options)
         return name
-
-    def write(self, step, scalars):
-        self._run.log(scalars, step=step)
-
-    def close(self):
-        self._run.finish()
 
 
 TRACKERS = Union(

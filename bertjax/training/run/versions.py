@@ -1,10 +1,11 @@
-"""Versions of bertjax and its libraries: recorded at every start, compared with the last start and between hosts."""
+"""Versions of libraries, bertjax and user code: recorded at each start, compared with the last and between hosts."""
 
 import functools
 import hashlib
 import logging
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -82,6 +83,29 @@ def described_commit(folder: Path) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip()
+
+
+def foreign_modules(kinds: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return {module: its origin} for settings `module:Class`. The modules must be imported.
+
+    An origin has `sha256`, the first 12 digits of its file's hash; `commit`, that of the file's repository, with
+    `-dirty` after changes; and `version`, that of the installed package that contains it. Each is empty without one.
+    """
+    names = sorted({kind.partition(":")[0] for kind in kinds})
+    distributions = metadata.packages_distributions() if names else {}
+    return {name: _module(name, distributions.get(name.partition(".")[0], [])) for name in names}
+
+
+def hashes(modules: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Return {`module (sha256)`: file hash}, to compare together with versions."""
+    return {f"{name} (sha256)": module["sha256"] for name, module in modules.items() if module["sha256"]}
+
+
+def _module(name: str, distributions: list[str]) -> dict[str, str]:
+    file, digest, commit = getattr(sys.modules[name], "__file__", None), "", ""
+    if file:  # only this file is hashed; the commit tells about other files that it imports
+        digest, commit = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12], described_commit(Path(file).parent)
+    return {"sha256": digest, "commit": commit, "version": metadata.version(distributions[0]) if distributions else ""}
 
 
 def check(workdir: Workdir, other_versions: bool, foreign: Mapping[str, str] = {}) -> None:

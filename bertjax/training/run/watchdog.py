@@ -123,7 +123,8 @@ class Watchdog:
         least: float = _LEAST_SECONDS,
     ):
         self._hang_timeout = hang_timeout or math.inf
-        self.heartbeat, self.notify = heartbeat, notify or Notifier("", "")
+        self.heartbeat = heartbeat or Heartbeat(epath.Path(os.devnull))
+        self.notify = notify or Notifier("", "")
         self._least = least
         self._tick = min(1.0, least / 10, self._hang_timeout / 10)
         self._durations: collections.deque[float] = collections.deque(maxlen=101)
@@ -155,15 +156,13 @@ class Watchdog:
     def end(self, name: str, exit_code: int, failure: str = "") -> None:
         """Enter a final state, `finished`, `stopped` or `failed`, and report it in the heartbeat at once."""
         self._enter(name, is_watched=True)
-        if self.heartbeat:
-            self.heartbeat.end(exit_code, failure)
-        self._report(name)
+        self.heartbeat.end(exit_code, failure)
+        self.heartbeat.beat(self._step, name)
 
     def locate(self, step: int, steps: int) -> None:
         """Set the number of steps done and the number of all steps."""
         self._step = step
-        if self.heartbeat:
-            self.heartbeat.steps = steps
+        self.heartbeat.steps = steps
 
     def beat(self, step: int | None = None) -> None:
         """Report progress: an evaluation batch, or the dispatch that completes `step` steps."""
@@ -174,10 +173,6 @@ class Watchdog:
         self._step = step
         self._durations.append(now - self._current.since)
         self._current = self._current._replace(since=now, limit=self._hang_timeout)
-
-    def _report(self, name: str) -> None:
-        if self.heartbeat:
-            self.heartbeat.beat(self._step, name)
 
     def _enter(self, name: str, is_watched: bool) -> None:
         limit = _PATIENCE * self._hang_timeout if is_watched else math.inf
@@ -192,7 +187,7 @@ class Watchdog:
             if waited > limit:
                 self._end_process(name, waited)
             if name != TRAINING or since != reported:  # while a step hangs, the heartbeat must grow old
-                self._report(name)
+                self.heartbeat.beat(self._step, name)
                 reported = since
             # Restart the `faulthandler` timer in each tick: it only fires if this thread cannot run anymore.
             if math.isfinite(limit):

@@ -240,14 +240,8 @@ def _encoded(records: Iterable[dict]) -> bytes:
 
 
 def append_jsonl(path: epath.Path, record: dict) -> None:
-    """Append one line."""
-    line = json.dumps(record, ensure_ascii=False) + "\n"
-    if is_remote(path):
-        content = _content(path) + line.encode()
-        storage.retry(lambda: storage.write_bytes(path, content), path)
-        return
-    with storage.storage_errors(path), open(path, "a", encoding="utf-8") as file:
-        file.write(line)
+    """Append one line to a short file, atomically; a truncated last line is dropped."""
+    write_jsonl(path, [*read_jsonl(path), record])
 
 
 @contextmanager

@@ -70,11 +70,7 @@ class LogWriter:
         """Write all lines before a checkpoint, so that a resumed run does not miss any, if the store answers."""
         self.flush(0.0 if self._failed else _SECONDS_AT_A_SAVE)
 
-    def finish(self) -> bool:
-        """Write all lines at the end of a run and return whether that succeeded within a minute."""
-        return self.flush(_SECONDS_AT_THE_END)
-
-    def flush(self, seconds: float) -> bool:
+    def flush(self, seconds: float = _SECONDS_AT_THE_END) -> bool:
         """Request a write of everything, wait for it, and return whether it succeeded in time."""
         if not (self.active and self._thread.is_alive()):
             return not self.active

@@ -26,13 +26,12 @@ from bertjax.training.stages import Timetable
 TASK = {"objective": {"kind": "classification", "classes": ["no", "yes"]}, "examples": {"kind": "labeled_text"}}
 
 
-def finished(folder, scores, kept, name="accuracy") -> Workdir:
+def finished(folder, scores, kept) -> Workdir:
     """A run with evaluations {step: score} that has kept the checkpoints of some."""
     for step in kept:
         (folder / "checkpoints" / str(step)).mkdir(parents=True)
-    records = [{"step": 1, "train/classification_loss": 0.5}]
-    records += [{"step": step, f"eval/heldout/{name}": score} for step, score in scores.items()]
-    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    records = [{"step": step, "score": -score} for step, score in scores.items()]
+    (folder / "evaluations.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
     return Workdir.at(folder)
 
 

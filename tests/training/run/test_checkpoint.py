@@ -14,9 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bertjax.runtime.errors import RunFailed, UserError
-from bertjax.training.run.checkpoint import Checkpoints
+from bertjax.training.run.checkpoint import Checkpoints, Retention
 from bertjax.training.run.fingerprints import fingerprints
-from bertjax.training.run.retention import Retention
 
 
 def state(step: int) -> dict:

@@ -14,13 +14,13 @@ from bertjax.training import start
 from bertjax.training.feeds import Feeds
 from bertjax.training.resolve import resolve
 from bertjax.training.run import versions
-from bertjax.training.run.foreign_code import foreign_modules, hashes
 from bertjax.training.run.record import (
     RunRecord,
     check_identity,
     start_record,
     write_record,
 )
+from bertjax.training.run.versions import foreign_modules, hashes
 from bertjax.training.run.workdir import Workdir, append_jsonl
 from tests.waiting import LIMIT_SECONDS
 
@@ -166,12 +166,12 @@ def test_a_changed_file_of_a_foreign_class_is_refused_unless_accepted(workdir, m
     )
     assert foreign_modules(Config().foreign_kinds) == {}
     before = foreign_modules(config.foreign_kinds)
-    assert before["mine_rtd"] == (hashlib.sha256(source.read_bytes()).hexdigest()[:12], commit, "")
+    assert tuple(before["mine_rtd"].values()) == (hashlib.sha256(source.read_bytes()).hexdigest()[:12], commit, "")
     start_with(workdir, **hashes(before))
     versions.check(workdir, False, hashes(before))
     source.write_text(source.read_text() + "# changed\n")
     after = foreign_modules(config.foreign_kinds)
-    assert after["mine_rtd"].commit == f"{commit}-dirty"
+    assert after["mine_rtd"]["commit"] == f"{commit}-dirty"
     with pytest.raises(UserError, match=r"mine_rtd \(sha256\): \w{12} -> \w{12}\); .*--other-versions"):
         versions.check(workdir, False, hashes(after))
     versions.check(workdir, True, hashes(after))

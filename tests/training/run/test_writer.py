@@ -59,7 +59,7 @@ def test_a_store_that_hangs_delays_no_step_and_a_save_for_seconds_only(store, mo
             lines.append({"step": step})
         writer.save()
         store.is_up.set()
-        assert writer.finish()
+        assert writer.flush()
     assert [record["step"] for record in read_jsonl(store.path)] == list(range(1001))
 
 
@@ -74,11 +74,11 @@ def test_errors_are_one_warning_and_no_line_is_lost(store, error, caplog):
         writer.add(lines)
         for step in range(5):
             lines.append({"step": step})
-            assert not writer.finish()
+            assert not writer.flush()
         writer.save()  # waits for nothing while the store is down
         assert [record.getMessage().count("cannot be written") for record in caplog.records] == [1]
         store.error = None
-        assert writer.finish()
+        assert writer.flush()
     assert [record["step"] for record in read_jsonl(store.path)] == list(range(5))
 
 
@@ -94,7 +94,7 @@ def test_a_lock_that_is_lost_for_a_while_ends_no_thread(store):
     with LogWriter(lock=lock) as writer:
         writer.add(lines)
         lines.append({"step": 1})
-        assert not writer.finish() and not store.path.exists()
+        assert not writer.flush() and not store.path.exists()
         lock.is_lost = False
-        assert writer.finish()
+        assert writer.flush()
     assert [record["step"] for record in read_jsonl(store.path)] == [1]
