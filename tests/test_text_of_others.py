@@ -13,7 +13,7 @@ from bertjax.cli import compare, convert
 from bertjax.inference import minimal_pairs
 from bertjax.interop import card, huggingface
 from bertjax.interop.sentence_transformers import MODULES
-from bertjax.training.results.classes import ClassReport
+from bertjax.training.results.classes import ClassReport, table_of
 from bertjax.training.run.tables import Table
 from tests.comparison import workdirs
 from tests.interop import models
@@ -50,7 +50,8 @@ def test_cells_of_a_table_are_text():
 
 def test_classes_pairs_and_settings(tmp_path, monkeypatch, capsys):
     report = ClassReport.of((_ATTACK, "other"), [_ATTACK, "other"], ["other", "other"])
-    assert _ATTACK not in report.text() and r"good\x1b]0;owned" in report.text().replace("\n", "")
+    text = table_of(report.scores)
+    assert _ATTACK not in text and r"good\x1b]0;owned" in text.replace("\n", "")
     pairs = [{"UID": _ATTACK}, {"UID": _ATTACK}]
     lines = minimal_pairs.table(minimal_pairs.shares(pairs, [{"point": 1.0}, {"point": 0.0}]))
     assert _SHOWN in lines and not _OBEYED.search(lines)

@@ -142,7 +142,8 @@ def score(
         _warn_of_trained_documents(saved, store)
     params, feeds = program.put(model.params), Feeds(program.config, store)
     evaluation = Evaluator(program, feeds)(params)
-    figures = {"eval": evaluation.all_metrics, "baseline": evaluation.of_all("baselines"), "scored": _scored(feeds)}
+    metrics, baselines = evaluation.of_all("metrics"), evaluation.of_all("baselines")
+    figures = {"eval": metrics, "baseline": baselines, "scored": _scored(feeds)}
     if per_class:
         sets = classes.scored_sets(_with_columns(program.config, columns), evaluation)
         if not sets:

@@ -227,12 +227,6 @@ class RuntimeConfig:
                     "last, such as [12000, 12200]"
                 )
 
-    @property
-    def kept_every(self) -> int:
-        """Interval in steps between checkpoints that are never deleted; 0 for none."""
-        # `or` would not do: 0 means that no checkpoint is kept for good.
-        return 10 * self.save_every if self.keep_every is None else self.keep_every
-
     def skipped_before(self, step: int) -> list[list[int]]:
         """Return the `skip_rows` entries that affect the first `step` steps."""
         return [list(steps) for steps in self.skip_rows if steps[0] < step]

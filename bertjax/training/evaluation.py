@@ -93,13 +93,8 @@ class Evaluation:
         """{held-out set: evaluation}; the first is `heldout`."""
         return {HELDOUT: self} | self.further
 
-    @property
-    def all_metrics(self) -> dict[str, float]:
-        """Metrics on all sets; metrics on further sets are named `<set>/<metric>`."""
-        return self.of_all("metrics")
-
     def of_all(self, field: Literal["metrics", "baselines", "scores"]) -> dict[str, Any]:
-        """Return a field on all sets, named like `all_metrics`."""
+        """Return a field on all sets; metrics on further sets are named `<set>/<metric>`."""
         further = {f"{name}/{key}": v for name, part in self.further.items() for key, v in getattr(part, field).items()}
         return getattr(self, field) | further
 

@@ -32,8 +32,6 @@ from bertjax.training.run.record import RunRecord
 from bertjax.training.state import State
 
 _ENCODER, _POOLER = "encoder/", "encoder/pooler/"
-# Embeddings of a generator, which gradient-disentangled sharing trains, and others read from the encoder.
-_GENERATOR = "generator/encoder/embeddings/"
 # Settings that may differ from the source, because they do not change what the weights compute.
 _FREE = ("vocab_size", "dropout", "attention_dropout", "init_stddev", "pooler_activation")
 
@@ -138,9 +136,9 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
             f"init_from={name} lacks {untrained[0]}, which lora.rank={program.config.lora.rank} freezes: it would "
             "stay random; start from a model with its MLM head, or set optimizer.frozen=['^encoder/'] to train it"
         )
-    if "generator" in program.abstract_state["params"] and (
-        left_out := [path for path in differing if path.startswith(_GENERATOR) and path not in ours]
-    ):
+    # Gradient-disentangled sharing trains embeddings of the generator, and other generators read those of the encoder.
+    left_out = [path for path in theirs if path.startswith("generator/encoder/embeddings/") and path not in ours]
+    if left_out and "generator" in program.abstract_state["params"]:
         log.warning("init_from=%s has %s, which this run does not read: left out", name, ", ".join(left_out))
     # Heads that only the source has are left out without a warning: a new task does not need them.
     params = {path: leaf for path, leaf in trees[0].items() if path in ours and path not in new}

@@ -68,11 +68,11 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
     # Slots are part of the scan's carry, so their shapes and dtypes must not change.
     if changed := _differing(slots, updated):
         raise UserError(f"{setting}: update_slots() changes {changed}; return arrays of the same shapes and dtypes")
-    for term in terms:
-        if term not in weights:
-            raise UserError(
-                f"{setting} has the term {term!r}, and weights() returns {_listed(weights)}; add {term!r} to weights()"
-            )
+    if lacking := [term for term in terms if term not in weights]:
+        raise UserError(
+            f"{setting} has the term {lacking[0]!r}, and weights() returns {_listed(weights)}; add {lacking[0]!r} to "
+            "weights()"
+        )
     losses = [f"{term}_loss" for term in weights]
     if not (best := objective.best_metric) or (best.endswith("_loss") and best not in losses):
         problem = f"best_metric={best!r} is the loss of no term" if best else "names no best_metric"
@@ -80,9 +80,8 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
             f"{setting} {problem}, and the best checkpoint is chosen by it; set it to a score or to one of "
             f"{_listed(losses)}"
         )
-    for term in loss_weights:
-        if term not in terms:
-            raise UserError(f"{setting} has a loss weight of {term!r}, and its terms are {_listed(terms)}; rename it")
+    if unknown := [term for term in loss_weights if term not in terms]:
+        raise UserError(f"{setting} has a loss weight of {unknown[0]!r}, and its terms are {_listed(terms)}; rename it")
     if taken := sorted(_REPORTED & metrics.keys()):
         raise UserError(f"{setting} has the metric {taken[0]!r}, which every step has already; rename it")
     _warn_of_flops(setting, inner)

@@ -42,7 +42,6 @@ from bertjax.training.parallel.sharding import (
     check_batch,
     replicated,
     shardings,
-    with_shardings,
 )
 from bertjax.training.parallel.strategy import Layout
 from bertjax.training.param_paths import leaves_of, merge_params, with_heads_of
@@ -304,8 +303,8 @@ class TaskProgram:
     @property
     def abstract_frozen(self) -> dict | None:
         """Shapes, dtypes and shardings of `frozen`."""
-        params = jax.eval_shape(lambda: self.objective.frozen_params(self.program.encoder))
-        return None if params is None else with_shardings(params, self.program.layout.rules, self.program.mesh)
+        encoder, layout = self.program.encoder, self.program.layout
+        return abstract_state(lambda _: self.objective.frozen_params(encoder), layout.mesh, layout.rules)
 
     @functools.cached_property
     def loss(self) -> Loss:

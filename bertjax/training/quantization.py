@@ -13,7 +13,6 @@ use rounded weights, so an int8 export loses nothing more. Flax modules are unaw
 import dataclasses
 from typing import Any, cast
 
-import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
@@ -45,13 +44,8 @@ def rounded(config: QuantizationConfig, params: dict) -> dict:
     for path, leaf in flat.items():
         axis = None if path.startswith("projections/") else int8.summed_axis(path, leaf)
         if axis is not None:  # None: stays float; projections serve only a teacher's losses and are never exported
-            flat[path] = layers.rounded(leaf, _bits(config, path, leaf), axis)
+            bits = np.array(config.bits)
+            if config.layer_bits and path.startswith("encoder/layers/"):
+                bits = np.reshape(config.layer_bits, (-1, *[1] * (leaf.ndim - 1)))  # for each layer its own
+            flat[path] = layers.rounded(leaf, bits, axis)
     return unflatten_dict(flat, sep="/")
-
-
-def _bits(config: QuantizationConfig, path: str, leaf: jax.Array) -> np.ndarray:
-    """Return the bits for an array: one number, or one per layer."""
-    if config.layer_bits and path.startswith("encoder/layers/"):
-        # [L, 1, ...] broadcasts over the weights of each layer.
-        return np.reshape(config.layer_bits, (-1, *[1] * (leaf.ndim - 1)))
-    return np.array(config.bits)

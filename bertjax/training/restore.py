@@ -5,10 +5,10 @@ import logging
 from typing import Any, cast
 
 from bertjax.runtime.errors import UserError, shorten
-from bertjax.training import branch
+from bertjax.training import branch, init_from
 from bertjax.training.parallel import processes
 from bertjax.training.run import record
-from bertjax.training.run.checkpoint import Checkpoints, Retention
+from bertjax.training.run.checkpoint import Checkpoints, RestoredCheckpoint, Retention
 from bertjax.training.run.fingerprints import check_replicas
 from bertjax.training.run.workdir import read_jsonl
 from bertjax.training.start import Start
@@ -58,12 +58,14 @@ def restore(start: Start) -> Restored:
     """
     program, files, runtime = start.program, start.session.files, start.program.config.runtime
     timetable = program.timetable
-    retention = Retention(runtime.keep, runtime.kept_every, runtime.keep_best, runtime.keep_at)
+    # `or` would not do: 0 means that no checkpoint is kept for good.
+    every = 10 * runtime.save_every if runtime.keep_every is None else runtime.keep_every
+    retention = Retention(runtime.keep, every, runtime.keep_best, runtime.keep_at)
     checkpoints = Checkpoints(files.checkpoints, retention)
 
     own = checkpoints.restore_newest(lambda step: program.after(step).abstract_state)
     restored = own or branch.restore(program)
-    state, step, meta = (restored.tree, restored.step, restored.meta) if restored else (start.create_state(), 0, {})
+    step, state, meta = restored or RestoredCheckpoint(0, init_from.state_from(start.source, program.at(0)), {})
     check_replicas(state, step)
     start.session.watchdog.locate(step, timetable.steps)
     if own:

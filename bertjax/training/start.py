@@ -28,7 +28,6 @@ from bertjax.training.run.record import start_record
 from bertjax.training.run.tracking import check_trackers
 from bertjax.training.run.workdir import Workdir, append_jsonl, write_json
 from bertjax.training.session import Session
-from bertjax.training.state import State
 from bertjax.training.teachers import open_teachers
 
 
@@ -53,10 +52,6 @@ class Start:
     run_record: record.RunRecord
     resumes: bool
     longer: bool
-
-    def create_state(self) -> State:
-        """Return the state at step 0."""
-        return init_from.state_from(self.source, self.program.at(0))
 
     @functools.cached_property
     def meta(self) -> dict[str, Any]:

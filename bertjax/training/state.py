@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from bertjax.training.parallel.sharding import Rules, with_shardings
+from bertjax.training.parallel.sharding import Rules, shardings
 
 # A plain dict {step, params, opt_state, skipped}, plus slots if an objective has any. Checkpoints hold exactly this.
 State = dict
@@ -44,9 +44,14 @@ def new_state(
     return create
 
 
-def abstract_state(create: Callable[[jax.Array], State], mesh: Mesh, rules: Rules) -> State:
-    """Return the shapes, dtypes and shardings of a state, without computing it."""
-    return with_shardings(jax.eval_shape(create, jax.random.key(0)), rules, mesh)
+def abstract_state(create: Callable[[jax.Array], Any], mesh: Mesh, rules: Rules) -> Any:
+    """Return the shapes, dtypes and shardings of a state or of params, without computing them."""
+    shapes = jax.eval_shape(create, jax.random.key(0))
+    return jax.tree.map(
+        lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding),
+        shapes,
+        shardings(shapes, rules, mesh),
+    )
 
 
 def init_state(create: Callable[[jax.Array], State], abstract: State, seed: int) -> State:

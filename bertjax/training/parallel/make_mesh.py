@@ -97,15 +97,10 @@ def fill_mesh(
     available = len(devices) // count_slices(devices) // config.tensor
     if config.data:
         available = len(devices) // config.data // config.tensor
-    widths = [
-        width
-        for encoder in encoders
-        for width in (
-            encoder.embedded_width,
-            encoder.layer_width,
-            *(wide // config.tensor for wide in encoder.block.tensor_widths(encoder)),
-        )
-    ]
+    widths = []
+    for encoder in encoders:
+        sharded = (wide // config.tensor for wide in encoder.block.tensor_widths(encoder))
+        widths += [encoder.embedded_width, encoder.layer_width, *sharded]
     # A shard must have the same size on every device, so fsdp divides every width that the rules shard.
     # Without `max`, available = 0 would not limit the result: gcd(0, width) is the width.
     common = math.gcd(max(available, 1), *widths)

@@ -143,7 +143,10 @@ def attempt(action: Callable[[], T], purpose: str) -> tuple[T | None, list[UserE
         result = action()
     except Exception as error:  # whatever it is, the others must not wait for this process
         own, failure = error, [_class_of(error).__name__, str(error) or type(error).__name__]
-    failures = [_error_of(index, failure) for index, failure in enumerate(gather(failure, purpose))]
+    failures: list[UserError | None] = []
+    for index, known in enumerate(gather(failure, purpose)):
+        place = f"process {index}: " if index else ""
+        failures.append(known and getattr(errors, known[0])(f"{place}{known[1]}"))
     # Here the original error is at hand, with its traceback; other processes see a copy of its message.
     if isinstance(own, UserError):
         failures[jax.process_index()] = own
@@ -204,13 +207,6 @@ def _class_of(error: Exception) -> type[UserError]:
     """Return an error's class if it is one of bertjax.runtime.errors, else the class with the same exit code."""
     kind = getattr(errors, type(error).__name__, None)
     return kind if type(error) is kind else type(command_line.error_of(command_line.code_for(error), ""))
-
-
-def _error_of(index: int, failure: list[str] | None) -> UserError | None:
-    if failure is None:
-        return None
-    kind, message = failure
-    return getattr(errors, kind)(message if index == 0 else f"process {index}: {message}")
 
 
 def _end_together() -> None:

@@ -81,15 +81,6 @@ def shardings(tree: Any, rules: Rules, mesh: Mesh) -> Any:
     return map_with_path(sharding_of, tree)
 
 
-def with_shardings(shapes: Any, rules: Rules, mesh: Mesh) -> Any:
-    """Return shapes and dtypes with their shardings."""
-    return jax.tree.map(
-        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-        shapes,
-        shardings(shapes, rules, mesh),
-    )
-
-
 def replicated(mesh: Mesh) -> NamedSharding:
     """Return the sharding for arrays that every device holds completely."""
     return NamedSharding(mesh, P())

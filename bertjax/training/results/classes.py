@@ -122,10 +122,6 @@ class ClassReport:
             )
         return lines
 
-    def text(self) -> str:
-        """Return the scores as a text table, lowest F1 first."""
-        return table_of(self.scores)
-
     def csv(self) -> str:
         """Return the confusion matrix as CSV, with true classes as rows and predictions as columns."""
         rows = ([name, *row] for name, row in zip(self.classes, self.confusion_CC.tolist()))
@@ -280,7 +276,7 @@ def write(files: Workdir, config: Config, evaluation: Evaluation) -> list[str]:
 
 def write_report(folder: epath.Path, stem: str, report: ClassReport) -> None:
     """Write the scores by class and the confusion matrix to the files of a folder whose names start with `stem`."""
-    storage.write_text(folder / f"{stem}-classes.txt", report.text())
+    storage.write_text(folder / f"{stem}-classes.txt", table_of(report.scores))
     storage.write_text(folder / f"{stem}-confusion.csv", report.csv())
     curves.save(report.figure(), folder / f"{stem}-confusion.png")
 

@@ -83,15 +83,9 @@ def figure_of(records: Sequence[dict], panels: Sequence[str], config_name: str, 
 
 def metrics_in(records: Iterable[dict]) -> list[str]:
     """Return the names of training and held-out metrics, in order of appearance."""
+    keys = (key for record in records for key in record if key.startswith((TRAIN, HELDOUT)))
     # A dict as an ordered set.
-    names = {
-        key.removeprefix(prefix): None
-        for record in records
-        for key in record
-        for prefix in (TRAIN, HELDOUT)
-        if key.startswith(prefix)
-    }
-    return list(names)
+    return list(dict.fromkeys(key.removeprefix(TRAIN).removeprefix(HELDOUT) for key in keys))
 
 
 def losses_among(names: Iterable[str]) -> list[str]:

@@ -213,9 +213,8 @@ def lines_of(root: epath.Path, config: Config, spread: dict[str, Any], train: Se
     if not storage.is_remote(root):  # models are read from a disk
         commands.append(command("predict", *members, "--file=FILE"))
     metric = spread["metric"]
-    if (majority := report.majority_of(metric, spread["baseline"])) and (
-        spread["metrics"][metric]["mean"] <= float(majority)
-    ):
+    _, majority = report.baselines_of(metric, spread["baseline"])
+    if majority and spread["metrics"][metric]["mean"] <= float(majority):
         lines.append(f"warning   {metric} is not above that of the most frequent class: what seems wrong says nothing")
     elif spread["suspects"]:
         examples = f"--config.tasks.{config.task_name}.examples"
@@ -231,7 +230,8 @@ def lines_of(root: epath.Path, config: Config, spread: dict[str, Any], train: Se
 
 def rows_of(spread: dict[str, Any]) -> list[tuple[str, ...]]:
     """Return (metric, mean, lowest, highest, majority baseline) as text for each metric of `folds.json`."""
-    return [
-        (name, *(f"{each[part]:.4f}" for part in ("mean", "low", "high")), report.majority_of(name, spread["baseline"]))
-        for name, each in spread["metrics"].items()
-    ]
+    rows = []
+    for name, each in spread["metrics"].items():
+        _, majority = report.baselines_of(name, spread["baseline"])
+        rows.append((name, *(f"{each[part]:.4f}" for part in ("mean", "low", "high")), majority))
+    return rows

@@ -57,7 +57,7 @@ def show_samples(step: int, evaluation: Evaluation) -> str:
     """Format an evaluation as text: metrics, and masked sentences with the best guesses."""
     parts = {"held out": evaluation} | ({"held out, moving average": evaluation.ema} if evaluation.ema else {})
     lines = [
-        f"step {step}, {label}: " + ", ".join(f"{name} {value:.4f}" for name, value in part.all_metrics.items())
+        f"step {step}, {label}: " + ", ".join(f"{name} {value:.4f}" for name, value in part.of_all("metrics").items())
         for label, part in parts.items()
     ]
     for sample in evaluation.samples:
@@ -91,8 +91,8 @@ def summary_of(
     """Return results after an evaluation, in the layout of `summary.json`."""
     return {
         "parameters": parameters,
-        "eval": evaluation.all_metrics,
-        **({"eval_ema": evaluation.ema.all_metrics} if evaluation.ema else {}),
+        "eval": evaluation.of_all("metrics"),
+        **({"eval_ema": evaluation.ema.of_all("metrics")} if evaluation.ema else {}),
         "baseline": evaluation.of_all("baselines"),
         "tokens": totals.tokens,
         **({"trunk_tokens": totals.trunk_tokens} if totals.trunk_tokens else {}),
@@ -107,7 +107,7 @@ def print_summary(summary: dict[str, Any], console: Console | None = None) -> No
     """Print `summary_of` as a table."""
     evaluation, average, baseline = summary["eval"], summary.get("eval_ema", {}), summary["baseline"]
     rows = [
-        (name, _number(value), _number(average.get(name)), *_baselines(name, baseline))
+        (name, _number(value), _number(average.get(name)), *baselines_of(name, baseline))
         for name, value in evaluation.items()
     ]
     columns = zip(("", "model", "moving average", "unigram", "most frequent"), *rows)
@@ -129,7 +129,7 @@ def print_summary(summary: dict[str, Any], console: Console | None = None) -> No
         console.print(speed, soft_wrap=True, highlight=False, markup=False)
 
 
-def _baselines(name: str, baseline: dict[str, float]) -> tuple[str, str]:
+def baselines_of(name: str, baseline: dict[str, float]) -> tuple[str, str]:
     """Return a metric's unigram and most-frequent baselines as text, each empty if there is none."""
     # Several tasks or held-out sets put a prefix before metric and baseline.
     task, slash, metric = name.rpartition("/")
@@ -138,11 +138,6 @@ def _baselines(name: str, baseline: dict[str, float]) -> tuple[str, str]:
     if metric in ("mlm_accuracy", "plm_accuracy", "clm_accuracy", "generator_accuracy", "accuracy", "token_accuracy"):
         return "", _number(baseline.get(f"{task}{slash}majority_accuracy"))
     return "", _number(baseline.get(f"{name.removesuffix('_accuracy')}_majority"))
-
-
-def majority_of(name: str, baseline: dict[str, float]) -> str:
-    """Return the score of the most frequent class in a metric as text; empty if there is none."""
-    return _baselines(name, baseline)[1]
 
 
 def _goodput_line(goodput: dict[str, float]) -> str:

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import re
 import shlex
 import sys
 import time
@@ -400,8 +399,8 @@ def start_record(resumes: bool, longer: bool, modules: Mapping[str, Mapping[str,
       longer: whether more steps than before are allowed.
       modules: user modules.
     """
-    pairs = zip(sys.orig_argv, sys.orig_argv[1:])
-    shown = ["..." if before == _SECRET else re.sub(rf"^{_SECRET}=.*", f"{_SECRET}=...", own) for before, own in pairs]
+    pairs, joined = zip(sys.orig_argv, sys.orig_argv[1:]), f"{_SECRET}="
+    shown = ["..." if last == _SECRET else f"{joined}..." if own.startswith(joined) else own for last, own in pairs]
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "resumes": resumes,

@@ -115,10 +115,7 @@ def _read(workdir: Workdir) -> RunStatus:
 
 
 def _optional_json(path: epath.Path, *keys: str) -> dict[str, Any] | None:
-    try:
-        return read_json(path, *keys)
-    except FileNotFoundError:
-        return None
+    return read_json(path, *keys) if storage.exists(path) else None
 
 
 def _steps(workdir: Workdir, heartbeat: dict | None) -> int | None:
@@ -180,14 +177,11 @@ def _tail(path: epath.Path) -> list[dict]:
 
 
 def _last_lines(path: epath.Path) -> list[bytes]:
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            start = max(size - _TAIL_BYTES, 0)
-            file.seek(start)
-            return file.read().split(b"\n")[1 if start else 0 : -1]
-    except FileNotFoundError:
-        return []
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        start = max(size - _TAIL_BYTES, 0)
+        file.seek(start)
+        return file.read().split(b"\n")[1 if start else 0 : -1]
 
 
 def _seconds_per_step(records: list[dict]) -> float | None:

@@ -173,13 +173,17 @@ def read_json(path: epath.Path, *keys: str) -> dict[str, Any]:
     """
     content = storage.read_bytes(path)
     try:
-        value = untrusted.parse_json(content)
-        missing = [key for key in keys if key not in value]
+        return _with_keys(untrusted.parse_json(content), keys)
     except (ValueError, TypeError) as error:
         raise UserError(f"{path} is damaged ({reason(error)}); restore it, or use another --workdir") from error
-    if missing or not isinstance(value, dict):
-        problem = f"it has no {', '.join(missing)}" if missing else "it is not a JSON object"
-        raise UserError(f"{path} is damaged ({problem}); restore it, or use another --workdir")
+
+
+def _with_keys(value: Any, keys: Sequence[str]) -> dict[str, Any]:
+    """Return a JSON object; raise ValueError for another value, or one that lacks a key."""
+    if not isinstance(value, dict):
+        raise ValueError("it is not a JSON object")
+    if missing := [key for key in keys if key not in value]:
+        raise ValueError(f"it has no {', '.join(missing)}")
     return value
 
 
@@ -307,14 +311,9 @@ def _records(path: epath.Path, content: bytes, keys: Sequence[str] = ()) -> list
     records = []
     for number, line in enumerate(lines, start=1):
         try:
-            record = json.loads(line)
-            if not isinstance(record, dict):
-                raise ValueError("it is not a JSON object")
-            if missing := [key for key in keys if key not in record]:
-                raise ValueError(f"it has no {', '.join(missing)}")
+            records.append(_with_keys(json.loads(line), keys))
         except ValueError as error:
             raise UserError(f"{path}:{number} is damaged ({error}); delete the line to continue without it") from error
-        records.append(record)
     return records
 
 

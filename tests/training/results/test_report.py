@@ -15,7 +15,7 @@ from bertjax.objectives.finetuning.tagging import Tagging
 from bertjax.objectives.outputs import Sample
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.results import curves, label_errors
-from bertjax.training.results.classes import ClassReport, accepted_lines, report_of
+from bertjax.training.results.classes import ClassReport, accepted_lines, report_of, table_of
 from bertjax.training.results.report import (
     summary_of,
 )
@@ -81,13 +81,13 @@ def test_scores_are_those_of_scikit_learn(pairs):
 
 
 def test_the_table_starts_with_the_worst_classes(pairs):
-    text = ClassReport.of(CLASSES, *pairs).text()
+    text = table_of(ClassReport.of(CLASSES, *pairs).scores)
     names = [line.strip("│ ").split("│")[0].strip() for line in text.splitlines()]
     assert names.index("never guessed") < names.index("ant") < names.index("macro avg")
     marked = ("[/INST]", "[red]")
-    assert all(name in ClassReport.of(marked, marked, marked[::-1]).text() for name in marked)
+    assert all(name in table_of(ClassReport.of(marked, marked, marked[::-1]).scores) for name in marked)
     many = tuple(f"class {number:02}" for number in range(50))
-    assert "30 classes with a higher F1 are not shown" in ClassReport.of(many, many, many).text()
+    assert "30 classes with a higher F1 are not shown" in table_of(ClassReport.of(many, many, many).scores)
 
 
 def test_warnings():
