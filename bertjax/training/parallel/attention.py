@@ -46,14 +46,13 @@ def choose_attention(requested: str, encoder: EncoderConfig, backend: str, devic
     dtype, has_kernels = encoder.execution.dtype, backend == "tpu" and not _WITHOUT_KERNELS.match(device_kind)
 
     def reason(name: str) -> str:
-        is_kernel = name in (FUSED, SPLASH)
+        is_kernel, is_elsewhere = name in (FUSED, SPLASH), name == CUDNN and (backend, dtype) != ("gpu", "bfloat16")
+        lacks_attention = name != PLAIN and ATTENTION not in encoder.block.captures
         reasons = {
             f"runs on TPU v4 and later, and this is {device_kind}": is_kernel and not has_kernels,
-            f"runs on GPU in bfloat16, not on {backend} in {dtype}": name == CUDNN
-            and (backend, dtype) != ("gpu", "bfloat16"),
+            f"runs on GPU in bfloat16, not on {backend} in {dtype}": is_elsewhere,
             f"cannot be sharded over runtime.mesh.tensor={tensor}": is_kernel and tensor > 1,
-            f"computes attention, and model.block.kind={encoder.block.kind} has none": name != PLAIN
-            and ATTENTION not in encoder.block.captures,
+            f"computes attention, and model.block.kind={encoder.block.kind} has none": lacks_attention,
         }
         return next((text for text, applies in reasons.items() if applies), "") or reason_against(encoder, name)
 

@@ -103,7 +103,7 @@ def summary_of(
     }
 
 
-def print_summary(summary: dict[str, Any], console: Console | None = None) -> None:
+def print_summary(summary: dict[str, Any]) -> None:
     """Print `summary_of` as a table."""
     evaluation, average, baseline = summary["eval"], summary.get("eval_ema", {}), summary["baseline"]
     rows = [
@@ -116,7 +116,7 @@ def print_summary(summary: dict[str, Any], console: Console | None = None) -> No
     table = Table(*titles, title="held out, the same for model and baselines", justify="right")
     for row in rows:
         table.add_row(*row)
-    console = console or Console()
+    console = Console()
     console.print(table)
     if "seconds" in summary:
         trunk = summary.get("trunk_tokens", 0.0)

@@ -126,10 +126,14 @@ def check(workdir: Workdir, other_versions: bool, foreign: Mapping[str, str] = {
     # Hosts with different code would compile different programs, and their collectives would not match.
     everywhere = processes.gather(versions() | dict(foreign), "versions")
     refused, first = () if other_versions else (*computing, _BERTJAX, _CODE), everywhere[0]
-    for index, there in enumerate(everywhere):
-        pairs = {name: (first.get(name, ""), there.get(name, "")) for name in (*first, *there)}
-        problem = f"process {index} has other versions than process 0"
-        processes.together(_report, pairs, refused, problem, "install the same on every host")
+
+    def compare() -> None:
+        for index, there in enumerate(everywhere):
+            pairs = {name: (first.get(name, ""), there.get(name, "")) for name in (*first, *there)}
+            problem = f"process {index} has other versions than process 0"
+            _report(pairs, refused, problem, "install the same on every host")
+
+    processes.together(compare)
     processes.on_writer(lambda: _check_last_start(workdir, first, () if other_versions else computing))
 
 
