@@ -5,7 +5,6 @@ import dataclasses
 _GIB = 1 << 30
 _GB = 1e9
 _TERA = 1e12
-_DOCS = "https://cloud.google.com/tpu/docs"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +21,6 @@ class Chip:
       devices: JAX devices per chip, which share all of the above.
       cores: TensorCores per chip.
       compiler_name: chip configuration that libtpu compiles for.
-      source: pages with these figures.
     """
 
     name: str
@@ -34,103 +32,26 @@ class Chip:
     devices: int
     cores: int
     compiler_name: str
-    source: str
 
 
 # For v5e and later, the documentation adds up both directions of the interconnect, so one way is half of its figure.
 # For v3 and v4 it gives the all-reduce bandwidth of a pod, which is the chips' total one-way bandwidth: 340 TB/s for
 # 1,024 chips and 1.1 PB/s for 4,096. (Check on v5e: 51.2 TB/s for 256 chips is half of 400 GB/s per chip.) The figures
 # of v2 are in Jouppi et al. (2020), "A domain-specific supercomputer for training deep neural networks", CACM 63(7),
-# table 3.
-CHIPS = {
-    chip.name: chip
-    for chip in (
-        Chip(
-            name="v2",
-            memory=16 * _GIB,
-            flops=46 * _TERA,
-            memory_bandwidth=700 * _GB,
-            interconnect=4 * 496 / 8 * _GB,
-            network=0.0,
-            devices=2,
-            cores=2,
-            compiler_name="default",
-            source=f"{_DOCS}/v2; https://dl.acm.org/doi/10.1145/3360307, table 3",
-        ),
-        Chip(
-            name="v3",
-            memory=32 * _GIB,
-            flops=123 * _TERA,
-            memory_bandwidth=900 * _GB,
-            interconnect=340 * _TERA / 1024,
-            network=0.0,
-            devices=2,
-            cores=2,
-            compiler_name="default",
-            source=f"{_DOCS}/v3",
-        ),
-        Chip(
-            name="v4",
-            memory=32 * _GIB,
-            flops=275 * _TERA,
-            memory_bandwidth=1200 * _GB,
-            interconnect=1100 * _TERA / 4096,
-            network=50 / 8 * _GB,
-            devices=1,
-            cores=2,
-            compiler_name="megacore",
-            source=f"{_DOCS}/v4; network: https://jax-ml.github.io/scaling-book/tpus",
-        ),
-        Chip(
-            name="v5e",
-            memory=16 * _GIB,
-            flops=197 * _TERA,
-            memory_bandwidth=819 * _GB,
-            interconnect=400 / 2 * _GB,
-            network=6.4 * _TERA / 8 / 256,
-            devices=1,
-            cores=1,
-            compiler_name="default",
-            source=f"{_DOCS}/v5e",
-        ),
-        Chip(
-            name="v5p",
-            memory=95 * _GIB,
-            flops=459 * _TERA,
-            memory_bandwidth=2765 * _GB,
-            interconnect=1200 / 2 * _GB,
-            network=50 / 8 * _GB,
-            devices=1,
-            cores=2,
-            compiler_name="megachip",
-            source=f"{_DOCS}/v5p and /tpu7x",
-        ),
-        Chip(
-            name="v6e",
-            memory=32 * _GIB,
-            flops=918 * _TERA,
-            memory_bandwidth=1638 * _GB,
-            interconnect=800 / 2 * _GB,
-            network=100 / 8 * _GB,
-            devices=1,
-            cores=1,
-            compiler_name="default",
-            source=f"{_DOCS}/v6e and /tpu7x",
-        ),
-        Chip(
-            name="tpu7x",
-            memory=192 * _GIB,
-            flops=2307 * _TERA,
-            memory_bandwidth=7380 * _GB,
-            interconnect=1200 / 2 * _GB,
-            network=100 / 8 * _GB,
-            devices=2,
-            cores=2,
-            compiler_name="megachip",
-            source=f"{_DOCS}/tpu7x",
-        ),
-    )
-}
+# table 3 (https://dl.acm.org/doi/10.1145/3360307).
+# Pages: https://cloud.google.com/tpu/docs/v2 to /v6e and /tpu7x, the latter for v5p and v6e too. The network of v4 is
+# from https://jax-ml.github.io/scaling-book/tpus.
+_CHIPS = (
+    # name, memory, FLOP/s, memory bandwidth, interconnect, network, devices, cores, compiler name
+    Chip("v2", 16 * _GIB, 46 * _TERA, 700 * _GB, 4 * 496 / 8 * _GB, 0.0, 2, 2, "default"),
+    Chip("v3", 32 * _GIB, 123 * _TERA, 900 * _GB, 340 * _TERA / 1024, 0.0, 2, 2, "default"),
+    Chip("v4", 32 * _GIB, 275 * _TERA, 1200 * _GB, 1100 * _TERA / 4096, 50 / 8 * _GB, 1, 2, "megacore"),
+    Chip("v5e", 16 * _GIB, 197 * _TERA, 819 * _GB, 400 / 2 * _GB, 6.4 * _TERA / 8 / 256, 1, 1, "default"),
+    Chip("v5p", 95 * _GIB, 459 * _TERA, 2765 * _GB, 1200 / 2 * _GB, 50 / 8 * _GB, 1, 2, "megachip"),
+    Chip("v6e", 32 * _GIB, 918 * _TERA, 1638 * _GB, 800 / 2 * _GB, 100 / 8 * _GB, 1, 1, "default"),
+    Chip("tpu7x", 192 * _GIB, 2307 * _TERA, 7380 * _GB, 1200 / 2 * _GB, 100 / 8 * _GB, 2, 2, "megachip"),
+)
+CHIPS = {chip.name: chip for chip in _CHIPS}
 
 # `device_kind` -> generation, as in JAX's Pallas (jax/_src/pallas/mosaic/tpu_info.py).
 _TPUS = {
