@@ -1,4 +1,13 @@
-"""python -m bertjax analyze: look inside models, and write the results as one HTML page."""
+"""Look inside models: what heads attend to, what layers know, what is lost without a head.
+
+Several models stand beside each other on one page.
+
+examples:
+  a run, on its own held-out text:   python -m bertjax analyze runs/tiny
+  before and after fine-tuning:      python -m bertjax analyze my/bert runs/sst2 --labeled=glue:SST-2
+  all checkpoints of a run:          python -m bertjax analyze 'runs/tiny@*' --parts=patterns
+  a sentence of your own:            python -m bertjax analyze runs/tiny --texts="Where is the king?"
+"""
 
 import contextlib
 import os
@@ -75,51 +84,33 @@ def run(
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = command_line.ArgumentParser(
-        "analyze",
-        description="Look inside models: what heads attend to, what layers know, what is lost without a head.\n"
-        "Several models stand beside each other on one page.",
-        epilog="examples:\n"
-        "  a run, on its own held-out text:   python -m bertjax analyze runs/tiny\n"
-        "  before and after fine-tuning:      python -m bertjax analyze my/bert runs/sst2 --labeled=glue:SST-2\n"
-        "  all checkpoints of a run:          python -m bertjax analyze 'runs/tiny@*' --parts=patterns\n"
-        '  a sentence of your own:            python -m bertjax analyze runs/tiny --texts="Where is the king?"\n',
-    )
+    parser = command_line.ArgumentParser("analyze", __doc__)
     parser.add_argument(
         "models", nargs="+", metavar="MODEL", help="an export folder, a workdir, WORKDIR@STEP, or 'WORKDIR@*'"
     )
-    parser.add_argument("--corpus", default="", help="corpus to analyze on (default: each model's own)")
-    parser.add_argument(
-        "--labeled",
+    parser.add_flags(
+        {
+            "--corpus": "corpus to analyze on (default: each model's own)",
+            "--parts=A,B": f"parts among {', '.join(PARTS)} (default: all but curvature, which takes long)",
+            "--task=NAME": "the task of models that were fine-tuned on several",
+        }
+    )
+    parser.add_flags(
+        {
+            "--labeled=FILE": "a labeled file, or glue:TASK for glue/TASK/dev.tsv (glue:FOLDER/TASK elsewhere). May "
+            "be repeated",
+            "--texts=TEXT": "a sentence, or a file with one in each line. May be repeated",
+        },
         action="append",
         default=[],
-        metavar="FILE",
-        help="a labeled file, or glue:TASK for glue/TASK/dev.tsv (glue:FOLDER/TASK elsewhere). May be repeated",
     )
-    parser.add_argument(
-        "--texts",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="a sentence, or a file with one in each line. May be repeated",
+    parser.add_flags(
+        {"--examples=N": "most examples of a corpus or a file (default: 500)"}, type=command_line.positive, default=0
     )
-    parser.add_argument(
-        "--parts",
-        default="",
-        metavar="A,B",
-        help=f"parts among {', '.join(PARTS)} (default: all but curvature, which takes long)",
-    )
-    parser.add_argument(
-        "--examples", type=int, default=0, metavar="N", help="most examples of a corpus or a file (default: 500)"
-    )
-    parser.add_argument("--out", default="report", metavar="DIR", help="folder to write (default: report)")
-    parser.add_argument("--task", default="", metavar="NAME", help="the task of models that were fine-tuned on several")
+    parser.add_flags({"--out=DIR": "folder to write (default: report)"}, default="report")
     command_line.add_trust_flag(parser)
     command_line.add_platform_flag(parser)
     args = parser.parse_args(argv)
-    if args.examples < 0:
-        raise UserError(f"--examples={args.examples} must be at least 1")
-    platform.configure_logging()
     platform.configure(args.platform)
     out = Path(args.out).expanduser()
     parts = [name.strip() for name in args.parts.split(",") if name.strip()]

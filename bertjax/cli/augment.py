@@ -1,4 +1,11 @@
-"""python -m bertjax augment: write variants of texts for distillation, where a teacher labels them."""
+"""Write variants of texts without labels: words that a masked LM replaces, and n-grams.
+
+Train a student on them with examples.unlabeled (docs/guides/compression.md).
+
+examples:
+  words that a model fills in:  python -m bertjax augment train.tsv --to=more.jsonl --text=sentence --model=my/bert
+  pairs, without a model:       python -m bertjax augment train.tsv --to=more.jsonl --text=sentence1 --pair=sentence2
+"""
 
 import json
 from pathlib import Path
@@ -86,31 +93,25 @@ def _filled(variants: list[list[str]], model: str, augmentation: Augmentation, c
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = command_line.ArgumentParser(
-        "augment",
-        description="Write variants of texts without labels: words that a masked LM replaces, and n-grams. Train a\n"
-        "student on them with examples.unlabeled (docs/guides/compression.md).",
-        epilog="examples:\n"
-        "  words that a model fills in:  python -m bertjax augment train.tsv --to=more.jsonl --text=sentence "
-        "--model=my/bert\n"
-        "  pairs, without a model:       python -m bertjax augment train.tsv --to=more.jsonl --text=sentence1 "
-        "--pair=sentence2\n",
-    )
+    parser = command_line.ArgumentParser("augment", __doc__)
     parser.add_argument("file", help="a table (.tsv, .csv, .jsonl, .json) with the column of --text, or lines of text")
-    parser.add_argument("--to", required=True, metavar="FILE", help="the .jsonl file to write")
-    parser.add_argument("--text", default="text", help="column of the text (default: %(default)s)")
-    parser.add_argument("--pair", default="", help="column of the second text of pairs")
-    parser.add_argument("--model", default="", help="export or run with a masked-LM head, which fills [MASK]")
-    parser.add_argument("--copies", type=int, default=20, help="variants of each record (default: %(default)s)")
-    parser.add_argument("--mask", type=float, default=0.1, help="share of words that change (default: %(default)s)")
-    parser.add_argument("--ngrams", type=float, default=0.25, help="share of n-grams (default: %(default)s)")
-    parser.add_argument("--longest-ngram", type=int, default=5, help="most words of an n-gram (default: %(default)s)")
-    parser.add_argument("--candidates", type=int, default=CANDIDATES, help="words to draw from (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of all draws (default: %(default)s)")
+    parser.add_flags({"--to=FILE": "the .jsonl file to write"}, required=True)
+    parser.add_flags({"--text": "column of the text (default: %(default)s)"}, default="text")
+    parser.add_flags(
+        {
+            "--pair": "column of the second text of pairs",
+            "--model": "export or run with a masked-LM head, which fills [MASK]",
+        }
+    )
+    parser.add_flags({"--copies": "variants of each record (default: %(default)s)"}, type=int, default=20)
+    parser.add_flags({"--mask": "share of words that change (default: %(default)s)"}, type=float, default=0.1)
+    parser.add_flags({"--ngrams": "share of n-grams (default: %(default)s)"}, type=float, default=0.25)
+    parser.add_flags({"--longest-ngram": "most words of an n-gram (default: %(default)s)"}, type=int, default=5)
+    parser.add_flags({"--candidates": "words to draw from (default: %(default)s)"}, type=int, default=CANDIDATES)
+    parser.add_flags({"--seed": "seed of all draws (default: %(default)s)"}, type=int, default=0)
     command_line.add_platform_flag(parser)
     args = parser.parse_args(argv)
     augmentation = Augmentation(args.copies, args.mask, args.ngrams, args.longest_ngram, args.seed)
-    platform.configure_logging()
     platform.configure(args.platform)
     fields = (args.text, args.pair) if args.pair else (args.text,)
     read, written = run(args.file, args.to, fields, augmentation, args.model, args.candidates)

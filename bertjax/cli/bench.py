@@ -1,4 +1,14 @@
-"""python -m bertjax bench: time of a text and texts a second, for runs, exports and ONNX files."""
+"""Measure how long a model takes from text to answer, by threads and batch size.
+
+These are the median and 99th percentile of a call, and texts a second. ONNX files are measured without JAX.
+
+examples:
+  python -m bertjax bench reviews.onnx reviews.int8.onnx
+  python -m bertjax bench runs/reviews reviews.onnx --file=reviews.csv --batch=1,16 --seconds=5
+
+Up to 64 texts are computed, by default of embedded:en. JAX computes on all cores; ONNX Runtime takes --threads. Other
+programs on the machine make the numbers worse, and p99 first.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -88,26 +98,17 @@ def line_of(result: dict[str, Any]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = command_line.ArgumentParser(
-        "bench",
-        description="Measure how long a model takes from text to answer: median and 99th percentile of a call, and\n"
-        "texts a second, by threads and batch size. ONNX files are measured without JAX.",
-        epilog="examples:\n"
-        "  python -m bertjax bench reviews.onnx reviews.int8.onnx\n"
-        "  python -m bertjax bench runs/reviews reviews.onnx --file=reviews.csv --batch=1,16 --seconds=5\n\n"
-        f"Up to {_TEXTS} texts are computed, by default of {_CORPUS}. JAX computes on all cores; ONNX Runtime takes\n"
-        "--threads. Other programs on the machine make the numbers worse, and p99 first.",
-    )
+    parser = command_line.ArgumentParser("bench", __doc__)
     parser.add_argument("models", nargs="+", metavar="PATH", help="an ONNX file, an export folder, a run or RUN@STEP")
-    parser.add_argument("--file", default="", metavar="F", help="texts: a line each, or a .csv, .tsv, .jsonl or .json")
-    parser.add_argument("--batch", default="1,8,32", metavar="N,...", help="texts of a call (default: %(default)s)")
-    parser.add_argument("--threads", default="", metavar="N,...", help="for ONNX files (default: 1 and all cores)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="time for each line (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="print a line of JSON for each result, times in seconds")
+    parser.add_flags({"--file=F": "texts: a line each, or a .csv, .tsv, .jsonl or .json"})
+    counts: dict[str, Any] = {"type": command_line.positives, "metavar": "N,..."}
+    parser.add_argument("--batch", **counts, default="1,8,32", help="texts of a call (default: %(default)s)")
+    parser.add_argument("--threads", **counts, default=(), help="for ONNX files (default: 1 and all cores)")
+    parser.add_flags({"--seconds": "time for each line (default: %(default)s)"}, type=float, default=2.0)
+    parser.add_flags({"--json": "print a line of JSON for each result, times in seconds"}, action="store_true")
     command_line.add_trust_flag(parser)
     command_line.add_platform_flag(parser)
     args = parser.parse_args(argv)
-    batches, threads = _numbers("--batch", args.batch), _numbers("--threads", args.threads)
     if not 0 < args.seconds < float("inf"):
         raise UserError(f"--seconds={args.seconds} must be above 0")
     for path in args.models:  # before anything is measured
@@ -117,17 +118,9 @@ def main(argv: list[str] | None = None) -> int:
     if not all(map(is_onnx, args.models)):
         from bertjax.runtime import platform  # imports JAX
 
-        platform.configure_logging()
         platform.configure(args.platform)
     if not args.json:
         say(f"{'threads':>7}  {'batch':>5}  {'p50 ms':>8}  {'p99 ms':>8}  {'texts/s':>7}  model", flush=True)
-    for result in run(args.models, args.file, batches, threads, args.seconds, args.trust_code):
+    for result in run(args.models, args.file, args.batch, args.threads, args.seconds, args.trust_code):
         say(json_text(result) if args.json else line_of(result), flush=True)
     return 0
-
-
-def _numbers(flag: str, text: str) -> tuple[int, ...]:
-    parts = [part for part in text.split(",") if part]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts) or len(text) > 200:
-        raise UserError(f"{flag}={text} is not a list of numbers from 1; write for example {flag}=1,8")
-    return tuple(map(int, parts))

@@ -1,4 +1,12 @@
-"""python -m bertjax compare: list differing settings and results of runs, and draw their curves."""
+"""Compare runs side by side: the settings in which they differ, their results, costs and curves in one picture.
+
+examples:
+  two runs at equal cost:            python -m bertjax compare runs/tiny runs/tiny-layers=6 --x=flops
+  metrics of your choice:            python -m bertjax compare runs/* --metric=mlm_accuracy
+  seeds, as mean and band:           python -m bertjax compare runs/a/MRPC runs/b/MRPC
+  with names, for a paper:           python -m bertjax compare MLM=runs/a ours=runs/b --out=fig.pdf --table=tab.tex
+  seeds in several folders:          python -m bertjax compare A=runs/a-1 A=runs/a-2 B=runs/b-1 B=runs/b-2
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -78,18 +86,7 @@ def run(
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = command_line.ArgumentParser(
-        "compare",
-        description="Compare runs side by side: the settings in which they differ, their results and costs, and their\n"
-        "curves in one picture.",
-        epilog="examples:\n"
-        "  two runs at equal cost:            python -m bertjax compare runs/tiny runs/tiny-layers=6 --x=flops\n"
-        "  metrics of your choice:            python -m bertjax compare runs/* --metric=mlm_accuracy\n"
-        "  seeds, as mean and band:           python -m bertjax compare runs/a/MRPC runs/b/MRPC\n"
-        "  with names, for a paper:           python -m bertjax compare MLM=runs/a ours=runs/b --out=fig.pdf "
-        "--table=tab.tex\n"
-        "  seeds in several folders:          python -m bertjax compare A=runs/a-1 A=runs/a-2 B=runs/b-1 B=runs/b-2",
-    )
+    parser = command_line.ArgumentParser("compare", __doc__)
     parser.add_argument(
         "runs",
         nargs="+",
@@ -97,29 +94,23 @@ def main(argv: list[str] | None = None) -> int:
         help="workdirs, or folders of runs with --seeds; NAME=RUN gives one a name in all tables and the figure, and "
         "several runs of one NAME are its seeds",
     )
-    parser.add_argument(
-        "--x", default="steps", help=f"quantity of the x axis: {', '.join(curves.AXES)} (default: %(default)s)"
+    parser.add_flags(
+        {"--x": f"quantity of the x axis: {', '.join(curves.AXES)} (default: %(default)s)"}, default="steps"
     )
-    parser.add_argument(
-        "--metric",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="metric to draw; may be repeated (default: the losses)",
+    parser.add_flags(
+        {"--metric=NAME": "metric to draw; may be repeated (default: the losses)"}, action="append", default=[]
     )
-    parser.add_argument(
-        "--out", default="compare.png", help="figure to write, .png, .svg or .pdf (default: %(default)s)"
+    parser.add_flags({"--out": "figure to write, .png, .svg or .pdf (default: %(default)s)"}, default="compare.png")
+    parser.add_flags(
+        {
+            "--table=FILE": "also write the numbers, as .csv or .tex",
+            "--log=AXES": "axes with a logarithmic scale: x, y or xy",
+        }
     )
-    parser.add_argument("--table", default="", metavar="FILE", help="also write the numbers, as .csv or .tex")
-    parser.add_argument(
-        "--smooth",
-        type=int,
-        default=1,
-        metavar="N",
-        help="average training curves over N logged points (default: %(default)s)",
+    parser.add_flags(
+        {"--smooth=N": "average training curves over N logged points (default: %(default)s)"}, type=int, default=1
     )
-    parser.add_argument("--log", default="", metavar="AXES", help="axes with a logarithmic scale: x, y or xy")
-    parser.add_argument("--json", action="store_true", help="print differences and numbers as JSON instead of tables")
+    parser.add_flags({"--json": "print differences and numbers as JSON instead of tables"}, action="store_true")
     args = parser.parse_args(argv)
     look = Look(args.smooth, args.log)
     comparison = run(args.runs, x=args.x, metrics=args.metric, out=args.out, table=args.table, look=look)

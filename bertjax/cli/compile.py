@@ -1,4 +1,13 @@
-"""python -m bertjax compile: forecast how a configuration would run on a TPU, by compiling for an absent one."""
+"""Compile the training step for an absent TPU, and forecast memory, time per step and communication.
+
+No corpus is read.
+
+examples:
+  memory and time of a step:    python -m bertjax compile --config=configs/bert_base.py --topology=v5e:4x4
+  two slices to choose from:    python -m bertjax compile --config=configs/bert_base.py --topology=v5e:4x4 \\
+                                    --topology=v4-32
+  the best strategy that fits:  python -m bertjax compile --config=configs/bert_large.py --topology=v5e:4x4 --search
+"""
 
 import argparse
 import json
@@ -124,54 +133,40 @@ def _print(forecasts: Sequence[Forecast], config: Config, args: argparse.Namespa
 
 def main(argv: list[str] | None = None) -> int:
     """The command line; the exit code is 1 if a stage does not fit into memory of one of the topologies."""
-    parser = command_line.ArgumentParser(
-        "compile",
-        description="Compile the training step for a TPU that is not present, and forecast memory, time per step\n"
-        "and communication. No corpus is read.",
-        epilog="examples:\n"
-        "  memory and time of a step:    python -m bertjax compile --config=configs/bert_base.py --topology=v5e:4x4\n"
-        "  two slices to choose from:    python -m bertjax compile --config=configs/bert_base.py --topology=v5e:4x4 "
-        "--topology=v4-32\n"
-        "  the best strategy that fits:  python -m bertjax compile --config=configs/bert_large.py --topology=v5e:4x4 "
-        "--search\n",
-    )
+    parser = command_line.ArgumentParser("compile", __doc__)
     config_file.add_flags(parser)
-    parser.add_argument(
-        "--topology",
+    parser.add_flags(
+        {
+            "--topology=NAME": "chips to compile for: v5e:16x16, 2xv5e:16x16 (two slices), or an accelerator type "
+            "such as v4-32; may be repeated, and --json then prints an object for each"
+        },
         required=True,
         action="append",
-        metavar="NAME",
-        help="chips to compile for: v5e:16x16, 2xv5e:16x16 (two slices), or an accelerator type such as v4-32; "
-        "may be repeated, and --json then prints an object for each",
     )
-    parser.add_argument(
-        "--stage",
-        type=int,
-        metavar="N",
-        help="index of the only stage to compile (default: one of each distinct shape)",
+    parser.add_flags(
+        {"--stage=N": "index of the only stage to compile (default: one of each distinct shape)"}, type=int
     )
-    parser.add_argument(
-        "--search",
+    parser.add_flags(
+        {
+            "--search": "try strategies, remat and micro-batches for the largest stage (or --stage), and print the "
+            "best that fits",
+            "--json": "print only JSON",
+        },
         action="store_true",
-        help="try strategies, remat and micro-batches for the largest stage (or --stage), and print the best that fits",
     )
-    parser.add_argument("--corpus-tokens", type=float, metavar="N", help="corpus size in tokens; also prints epochs")
-    parser.add_argument(
-        "--mfu",
+    parser.add_flags({"--corpus-tokens=N": "corpus size in tokens; also prints epochs"}, type=float)
+    parser.add_flags(
+        {"--mfu=SHARE": "model FLOPs utilization that is assumed for the projected days (default: %(default)s)"},
         type=float,
         default=_ASSUMED_MFU,
-        metavar="SHARE",
-        help="model FLOPs utilization that is assumed for the projected days (default: %(default)s)",
     )
-    parser.add_argument("--json", action="store_true", help="print only JSON")
     args, overrides = config_file.parse(parser, argv)
-    platform.configure_logging()
     for name, value, most in (("--mfu", args.mfu, 1.0), ("--corpus-tokens", args.corpus_tokens, float("inf"))):
         # NaN fails the comparison, so it is refused too.
         if value is not None and not 0 < value <= most:
             raise UserError(f"{name}={value} must be above 0" + (" and at most 1" if most == 1.0 else ""))
-    config = config_file.load(args.config, overrides)
     platform.configure("cpu")  # the compiler needs no device, and a local one may belong to a training run
+    config = config_file.load(args.config, overrides)
     if args.search:
         return _run_search(config, args)
     for topology in args.topology:

@@ -1,4 +1,15 @@
-"""python -m bertjax compress: write an export with fewer layers, heads, neurons or pieces, or with int8 weights."""
+"""Write a smaller export of a model: with fewer layers, heads, feed-forward neurons or pieces, or with int8 weights.
+
+Cuts cost accuracy, which training the smaller model restores in part.
+
+examples:
+  two of three layers:      python -m bertjax compress runs/tiny --to=models/short --layers=0,2
+  narrower by importance:   python -m bertjax analyze runs/tiny --parts=importance --out=report
+                            python -m bertjax compress runs/tiny --to=models/narrow --heads=2 --mlp=512 \\
+                                --importance=report/importance.json
+  the pieces of a domain:   python -m bertjax compress models/bert --to=models/law --vocabulary=my/laws
+  a quarter of the bytes:   python -m bertjax compress models/bert --to=models/int8 --quantize=int8
+"""
 
 import contextlib
 import dataclasses
@@ -20,7 +31,7 @@ from bertjax.config.opening import SavedModel, split_name
 from bertjax.data import sources
 from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.tokenizer import Tokenizer, trimming
-from bertjax.interop import huggingface, task_heads
+from bertjax.interop import task_heads
 from bertjax.models import cut, importance, vocabulary
 from bertjax.models.config import EncoderConfig
 from bertjax.models.taps import FEEDFORWARD_MASK, HEAD_MASK
@@ -103,15 +114,9 @@ def run(
     Raises:
       UserError: there is nothing to do, a cut does not fit the model, or a file cannot be read.
     """
-    path, target = Path(split_name(source)[0]), Path(os.path.expanduser(os.fspath(target)))
+    path, target = Path(split_name(source)[0]), command_line.new_target(target)
     if dataclasses.replace(cuts, text_field=Cuts.text_field) == Cuts() and not quantized:
         raise UserError("nothing to compress; give --layers, --heads, --mlp, --vocabulary or --quantize")
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UserError(f"--to={target} exists and is not empty; name another folder, or remove it")
-    if huggingface.is_checkpoint(path) and not (path / export.MANIFEST).exists():
-        raise UserError(
-            f"{path} is a folder of transformers; {command('convert', f'--from={path}', '--to=EXPORT')} first"
-        )
     if quantized and export.is_quantized(path):
         raise UserError(f"{path} has int8 weights already; leave out --quantize, or name the model that it is from")
     saved = SavedModel(source, trust_code)
@@ -321,43 +326,32 @@ def _pairs(before: dict[str, Any], after: dict[str, Any], kind: str) -> dict[str
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = command_line.ArgumentParser(
-        "compress",
-        description="Write a smaller export of a model: with fewer layers, heads, feed-forward neurons or pieces, or\n"
-        "with weights in int8. Cuts cost accuracy, which training the smaller model restores in part.",
-        epilog="examples:\n"
-        "  two of three layers:      python -m bertjax compress runs/tiny --to=models/short --layers=0,2\n"
-        "  narrower by importance:   python -m bertjax analyze runs/tiny --parts=importance --out=report\n"
-        "                            python -m bertjax compress runs/tiny --to=models/narrow --heads=2 --mlp=512 "
-        "--importance=report/importance.json\n"
-        "  the pieces of a domain:   python -m bertjax compress models/bert --to=models/law --vocabulary=my/laws\n"
-        "  a quarter of the bytes:   python -m bertjax compress models/bert --to=models/int8 --quantize=int8\n",
-    )
+    parser = command_line.ArgumentParser("compress", __doc__)
     command_line.add_model_and_target(parser)
-    parser.add_argument("--layers", default="", metavar="I,J,...", help="layers to keep, counted from 0")
-    parser.add_argument("--heads", type=int, metavar="N", help="heads to keep in each layer")
-    parser.add_argument("--mlp", type=int, metavar="N", help="feed-forward neurons to keep in each layer")
-    parser.add_argument(
-        "--importance", default="", metavar="FILE", help="importance.json of bertjax analyze, which orders both"
+    parser.add_flags(
+        {
+            "--layers=I,J,...": "layers to keep, counted from 0",
+            "--importance=FILE": "importance.json of bertjax analyze, which orders both",
+            "--vocabulary=CORPUS": "keep the pieces that this corpus uses",
+            "--score=CORPUS": "score before and after on this corpus or labeled file",
+        }
     )
-    parser.add_argument("--vocabulary", default="", metavar="CORPUS", help="keep the pieces that this corpus uses")
-    parser.add_argument(
-        "--text-field", default="text", help="field of that corpus that holds a document (default: %(default)s)"
+    parser.add_flags(
+        {
+            "--heads=N": "heads to keep in each layer",
+            "--mlp=N": "feed-forward neurons to keep in each layer",
+        },
+        type=command_line.positive,
+        default=0,
     )
-    parser.add_argument("--quantize", choices=("int8",), help="store kernels and word embeddings as int8 with scales")
-    parser.add_argument(
-        "--score", default="", metavar="CORPUS", help="score before and after on this corpus or labeled file"
+    parser.add_flags(
+        {"--text-field": "field of that corpus that holds a document (default: %(default)s)"}, default="text"
     )
+    parser.add_flags({"--quantize": "store kernels and word embeddings as int8 with scales"}, choices=("int8",))
     command_line.add_trust_flag(parser)
     command_line.add_platform_flag(parser)
     args = parser.parse_args(argv)
-    for flag, count in (("--heads", args.heads), ("--mlp", args.mlp)):
-        if count is not None and count < 1:
-            raise UserError(f"{flag}={count} must be at least 1")
-    cuts = Cuts(
-        _numbers(args.layers), args.heads or 0, args.mlp or 0, args.importance, args.vocabulary, args.text_field
-    )
-    platform.configure_logging()
+    cuts = Cuts(_numbers(args.layers), args.heads, args.mlp, args.importance, args.vocabulary, args.text_field)
     platform.configure(args.platform)
     with contextlib.redirect_stdout(sys.stderr):  # preparing a corpus prints; stdout is for the summary only
         summary = run(args.model, args.target, cuts, bool(args.quantize), args.score, args.trust_code)

@@ -1,4 +1,24 @@
-"""python -m bertjax convert: convert Hugging Face checkpoints to bertjax and back, and both to ONNX."""
+"""Convert a model of Hugging Face transformers to bertjax, or a model of bertjax to transformers or ONNX.
+
+The direction follows from the content of --from. It becomes ONNX if --to ends in .onnx. ONNX needs PyTorch and
+transformers, pytorch_model.bin needs PyTorch.
+
+examples:
+  a run to transformers:       python -m bertjax convert --from=runs/tiny --to=hf/tiny
+  one of its checkpoints:      python -m bertjax convert --from=runs/tiny@3500 --to=hf/tiny-3500
+  a downloaded model to here:  python -m bertjax convert --from=downloads/bert --to=models/bert
+  one of the Hub, by revision: python -m bertjax convert --from=hf:OWNER/NAME@main --to=models/bert
+  both to ONNX:                python -m bertjax convert --from=runs/tiny --to=tiny.onnx
+  in int8, for a browser:      python -m bertjax convert --from=runs/tiny --to=hf/tiny --quantize=int8
+  the same, with its score:    python -m bertjax convert --from=runs/reviews --to=reviews.onnx \\
+                                   --quantize=int8 --score=test.csv
+
+A folder of transformers holds config.json, model.safetensors (or pytorch_model.bin, whose code is never
+run) and the tokenizer. Classes that end in Model, ForMaskedLM and ForPreTraining are converted (for ELECTRA
+the discriminator), and ForSequenceClassification, ForTokenClassification, ForQuestionAnswering and
+ForMultipleChoice with their labels. A tensor without a counterpart is an error; --encoder-only leaves heads
+out.
+"""
 
 import dataclasses
 import functools
@@ -68,9 +88,7 @@ def run(
     """
     if score and not quantized:
         raise UserError(f"--score={score} compares int8 with float32; add --quantize=int8, or use bertjax evaluate")
-    target = Path(os.path.expanduser(os.fspath(target)))
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UserError(f"--to={target} exists and is not empty; name another, or remove it")
+    target = command_line.new_target(target)
     source = hub.downloaded(os.fspath(source)) if hub.is_name(source) else source
     path = Path(os.path.expanduser(os.fspath(source)))
     # A folder may be both. The export is read then: it also has the settings and numbers of the run.
@@ -116,53 +134,32 @@ def run(
 def main(argv: list[str] | None = None) -> int:
     """Run the command line."""
     parser = command_line.ArgumentParser(
-        "convert",
-        description="Convert a model of Hugging Face transformers to bertjax, or a model of bertjax to transformers:\n"
-        f"{', '.join(family.title for family in families.FAMILIES)}.\n"
-        "The direction follows from the content of --from.\n"
-        "It becomes ONNX if --to ends in .onnx. ONNX needs PyTorch and transformers, pytorch_model.bin needs PyTorch.",
-        epilog="examples:\n"
-        "  a run to transformers:       python -m bertjax convert --from=runs/tiny --to=hf/tiny\n"
-        "  one of its checkpoints:      python -m bertjax convert --from=runs/tiny@3500 --to=hf/tiny-3500\n"
-        "  a downloaded model to here:  python -m bertjax convert --from=downloads/bert --to=models/bert\n"
-        "  one of the Hub, by revision: python -m bertjax convert --from=hf:OWNER/NAME@main --to=models/bert\n"
-        "  both to ONNX:                python -m bertjax convert --from=runs/tiny --to=tiny.onnx\n"
-        "  in int8, for a browser:      python -m bertjax convert --from=runs/tiny --to=hf/tiny --quantize=int8\n"
-        "  the same, with its score:    python -m bertjax convert --from=runs/reviews --to=reviews.onnx \\\n"
-        "                                   --quantize=int8 --score=test.csv\n\n"
-        "A folder of transformers holds config.json, model.safetensors (or pytorch_model.bin, whose code is never\n"
-        "run) and the tokenizer. Classes that end in Model, ForMaskedLM and ForPreTraining are converted (for ELECTRA\n"
-        "the discriminator), and ForSequenceClassification, ForTokenClassification, ForQuestionAnswering and\n"
-        "ForMultipleChoice with their labels. A tensor without a counterpart is an error; --encoder-only leaves heads\n"
-        "out.",
+        "convert", f"{__doc__}\nFamilies: {', '.join(family.title for family in families.FAMILIES)}."
     )
-    parser.add_argument(
-        "--from",
+    parser.add_flags(
+        {
+            "--from=DIR": "model to convert: a folder of transformers, an export folder, a workdir, WORKDIR@STEP, or "
+            "hf:OWNER/NAME@REVISION of the Hugging Face Hub"
+        },
         dest="source",
         required=True,
-        metavar="DIR",
-        help="model to convert: a folder of transformers, an export folder, a workdir, WORKDIR@STEP, or "
-        "hf:OWNER/NAME@REVISION of the Hugging Face Hub",
     )
-    parser.add_argument("--to", dest="target", required=True, metavar="DIR", help="folder or .onnx file to write")
-    parser.add_argument(
-        "--encoder-only",
+    parser.add_flags({"--to=DIR": "folder or .onnx file to write"}, dest="target", required=True)
+    parser.add_flags(
+        {"--encoder-only": "leave out heads and pooler, as for a model whose heads the other library does not have"},
         action="store_true",
-        help="leave out heads and pooler, as for a model whose heads the other library does not have",
     )
-    parser.add_argument(
-        "--quantize",
+    parser.add_flags(
+        {
+            "--quantize": "write ONNX in int8: the file of --to=MODEL.onnx, or in a folder of transformers "
+            f"{onnx_int8.PLACE}"
+        },
         choices=("int8",),
-        help=f"write ONNX in int8: the file of --to=MODEL.onnx, or {onnx_int8.PLACE} in a folder of transformers",
     )
-    parser.add_argument(
-        "--score",
-        default="",
-        metavar="FILE",
-        help="with --quantize: score both files on this labeled file, and measure the time of a text",
+    parser.add_flags(
+        {"--score=FILE": "with --quantize: score both files on this labeled file, and measure the time of a text"}
     )
     args = parser.parse_args(argv)
-    platform.configure_logging()
     platform.configure("cpu")  # JAX only reads checkpoints here
     say(_text(run(args.source, args.target, args.encoder_only, bool(args.quantize), args.score)))
     return 0

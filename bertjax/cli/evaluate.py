@@ -1,4 +1,20 @@
-"""python -m bertjax evaluate: score a run, a checkpoint or an export on held-out text."""
+"""Score a model: on the held-out documents of a corpus, on a labeled file, or on minimal pairs.
+
+A pretrained model is scored on the held-out documents of its corpus, a fine-tuned one on its development set. Baselines
+that need no model are printed beside the metrics.
+
+examples:
+  the run's own held-out documents:  python -m bertjax evaluate runs/tiny
+  those of other texts, as JSON:     python -m bertjax evaluate runs/tiny@3500 --corpus=my/texts --json
+  a labeled file of another form:    python -m bertjax evaluate models/nli --corpus=snli.jsonl \\
+                                         --text=premise --pair=hypothesis --label=gold_label
+  BLiMP, or pairs of your own:       python -m bertjax evaluate runs/tiny --minimal-pairs=pairs.jsonl
+  GLUE, from the runs of its tasks:  python -m bertjax evaluate runs/glue --suite=glue
+
+A line of pairs.jsonl: {"sentence_good": "He has come.", "sentence_bad": "He have come.", "UID": "agreement"}.
+A pair counts as right if the good sentence has the higher pseudo-log-likelihood, under a causal model the
+higher log-likelihood, and half if both are equal.
+"""
 
 import contextlib
 import dataclasses
@@ -327,50 +343,31 @@ def run_pairs(name: str, path: str, trust_code: bool = False, scores: str = "") 
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = command_line.ArgumentParser(
-        "evaluate",
-        description="Score a model: a pretrained one on the held-out documents of a corpus, a fine-tuned one on its\n"
-        "development set, either on minimal pairs. Baselines that need no model are printed beside the metrics.",
-        epilog="examples:\n"
-        "  the run's own held-out documents:  python -m bertjax evaluate runs/tiny\n"
-        "  those of other texts, as JSON:     python -m bertjax evaluate runs/tiny@3500 --corpus=my/texts --json\n"
-        "  a labeled file of another form:    python -m bertjax evaluate models/nli --corpus=snli.jsonl \\\n"
-        "                                         --text=premise --pair=hypothesis --label=gold_label\n"
-        "  BLiMP, or pairs of your own:       python -m bertjax evaluate runs/tiny --minimal-pairs=pairs.jsonl\n"
-        "  GLUE, from the runs of its tasks:  python -m bertjax evaluate runs/glue --suite=glue\n\n"
-        'A line of pairs.jsonl: {"sentence_good": "He has come.", "sentence_bad": "He have come.", "UID": '
-        '"agreement"}.\n'
-        "A pair counts as right if the good sentence has the higher pseudo-log-likelihood, under a causal model the\n"
-        "higher log-likelihood, and half if both are equal.",
-    )
+    parser = command_line.ArgumentParser("evaluate", __doc__)
     parser.add_argument(
         "model",
         help="an export folder, a workdir (its newest checkpoint), or WORKDIR@STEP; with --suite a folder of runs; for "
         "an ONNX file see evaluate MODEL.onnx --help",
     )
-    parser.add_argument(
-        "--corpus",
-        default="",
-        help="file or folder to score whole, or a corpus such as embedded:en, of which a part is held out (default: "
-        "the held-out part of the run's corpus; an export has one only if it is embedded:...); for a fine-tuned "
-        "model, a labeled file",
+    parser.add_flags(
+        {
+            "--corpus": "file or folder to score whole, or a corpus such as embedded:en, of which a part is held out "
+            "(default: the held-out part of the run's corpus; an export has one only if it is embedded:...); for a "
+            "fine-tuned model, a labeled file",
+            "--task=NAME": "the task to score, if the model has several (default: all)",
+            "--minimal-pairs=F": "score on the sentence pairs of this .jsonl file or folder instead (fields of BLiMP)",
+            "--scores=FILE": "with --minimal-pairs: write the scores of each pair as .jsonl",
+        }
     )
-    parser.add_argument(
-        "--task", default="", metavar="NAME", help="the task to score, if the model has several (default: all)"
-    )
-    parser.add_argument("--suite", choices=("glue",), help="print one table for all runs in the folder MODEL")
-    parser.add_argument(
-        "--minimal-pairs",
-        default="",
-        metavar="F",
-        help="score on the sentence pairs of this .jsonl file or folder instead (fields of BLiMP)",
-    )
-    parser.add_argument(
-        "--scores", default="", metavar="FILE", help="with --minimal-pairs: write the scores of each pair as .jsonl"
-    )
+    parser.add_flags({"--suite": "print one table for all runs in the folder MODEL"}, choices=("glue",))
     command_line.add_column_flags(parser, "--corpus")
-    parser.add_argument("--per-class", action="store_true", help="also print precision, recall and F1 of each class")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON instead of a table")
+    parser.add_flags(
+        {
+            "--per-class": "also print precision, recall and F1 of each class",
+            "--json": "print the figures as JSON instead of a table",
+        },
+        action="store_true",
+    )
     command_line.add_trust_flag(parser)
     command_line.add_platform_flag(parser)
     args = parser.parse_args(argv)
@@ -386,7 +383,6 @@ def main(argv: list[str] | None = None) -> int:
         scores = scores_of(args.model)
         say(json_text(as_dict(scores), indent=2)) if args.json else print_glue(scores)
         return 0
-    platform.configure_logging()
     platform.configure(args.platform)
     with contextlib.redirect_stdout(sys.stderr):  # preparing a corpus prints lines, and --json prints only JSON
         if args.minimal_pairs:

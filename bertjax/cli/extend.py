@@ -1,17 +1,26 @@
-"""python -m bertjax extend: write an export with new words, a second vocabulary or more positions."""
+"""Write an export with new words, a second vocabulary or more positions, to continue pretraining from.
+
+The vocabulary is one of WordPiece. Old ids do not change. Without a second vocabulary, texts without the new words are
+encoded as before.
+
+examples:
+  words of your own:   python -m bertjax extend models/bert --to=models/bio --pieces=words.txt
+  frequent words:      python -m bertjax extend models/bert --to=models/bio --corpus=my/papers --new-pieces=1000
+  a student's pieces:  python -m bertjax extend models/bert --to=models/mixed --mix=small/tokenizer
+  longer examples:     python -m bertjax extend models/bert --to=models/long --max-positions=1024
+"""
 
 import dataclasses
 import os
 from pathlib import Path
 
 from bertjax.config import export
-from bertjax.config.opening import SavedModel, split_name
+from bertjax.config.opening import SavedModel
 from bertjax.data import sources, tokenizer
 from bertjax.data.preparation.sample import Sample
 from bertjax.data.preparation.steps import digest
 from bertjax.data.tokenizer import new_pieces
 from bertjax.data.tokenizer.new_pieces import Extension
-from bertjax.interop import huggingface
 from bertjax.models import vocabulary
 from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.command_line import command
@@ -73,20 +82,12 @@ def run(
     Raises:
       UserError: nothing to do, bad pieces or a bad corpus, or no more positions than before.
     """
-    path, target = Path(split_name(source)[0]), Path(os.path.expanduser(os.fspath(target)))
+    target = command_line.new_target(target)
     if not (pieces or corpus or mix or max_positions):
         raise UserError("nothing to extend; give --pieces, --corpus, --mix or --max-positions")
     given = [f"--{name}={value}" for name, value in (("pieces", pieces), ("corpus", corpus), ("mix", mix)) if value]
     if len(given) > 1:
         raise UserError(f"{' and '.join(given)} exclude each other; give one of them")
-    if count < 1:
-        raise UserError(f"--new-pieces={count} must be at least 1")
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UserError(f"--to={target} exists and is not empty; name another folder, or remove it")
-    if huggingface.is_checkpoint(path) and not (path / export.MANIFEST).exists():
-        raise UserError(
-            f"{path} is a folder of transformers; {command('convert', f'--from={path}', '--to=EXPORT')} first"
-        )
     model = SavedModel(source).export
     before, notes = model.encoder, []
     if max_positions:
@@ -171,37 +172,27 @@ def _with_settings(model: export.Export, **settings: int) -> export.Export:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line."""
-    parser = command_line.ArgumentParser(
-        "extend",
-        description="Write an export with new words in its WordPiece vocabulary, a second vocabulary, or more\n"
-        "positions, to continue pretraining from. Old ids do not change. Without a second vocabulary, texts without\n"
-        "the new words are encoded as before.",
-        epilog="examples:\n"
-        "  words of your own:   python -m bertjax extend models/bert --to=models/bio --pieces=words.txt\n"
-        "  frequent words:      python -m bertjax extend models/bert --to=models/bio --corpus=my/papers "
-        "--new-pieces=1000\n"
-        "  a student's pieces:  python -m bertjax extend models/bert --to=models/mixed --mix=small/tokenizer\n"
-        "  longer examples:     python -m bertjax extend models/bert --to=models/long --max-positions=1024\n",
-    )
+    parser = command_line.ArgumentParser("extend", __doc__)
     command_line.add_model_and_target(parser)
-    parser.add_argument("--pieces", default="", metavar="FILE", help="text file with one new piece per line")
-    parser.add_argument("--corpus", default="", help="add frequent words of this corpus that are split now")
-    parser.add_argument(
-        "--text-field", default="text", help="field of that corpus that holds a document (default: %(default)s)"
+    parser.add_flags(
+        {
+            "--pieces=FILE": "text file with one new piece per line",
+            "--corpus": "add frequent words of this corpus that are split now",
+            "--mix=TOKENIZER": "add the WordPiece vocabulary of a student",
+        }
     )
-    parser.add_argument("--new-pieces", type=int, metavar="N", help=f"number of words to add (default: {COUNT:,})")
-    parser.add_argument("--mix", default="", metavar="TOKENIZER", help="add the WordPiece vocabulary of a student")
-    parser.add_argument("--share", type=float, metavar="P", help=f"share of words split by --mix (default: {SHARE})")
-    parser.add_argument(
-        "--max-positions", type=int, default=0, metavar="N", help="new number of rows of the position table"
+    parser.add_flags(
+        {"--text-field": "field of that corpus that holds a document (default: %(default)s)"}, default="text"
     )
+    parser.add_flags({"--new-pieces=N": f"number of words to add (default: {COUNT:,})"}, type=command_line.positive)
+    parser.add_flags({"--share=P": f"share of words split by --mix (default: {SHARE})"}, type=float)
+    parser.add_flags({"--max-positions=N": "new number of rows of the position table"}, type=int, default=0)
     args = parser.parse_args(argv)
     # These defaults are None, to tell a flag that has no effect from one that was not given.
     if args.new_pieces is not None and not args.corpus:
         raise UserError(f"--new-pieces={args.new_pieces} counts words of a corpus; name it with --corpus")
     if args.share is not None and not args.mix:
         raise UserError(f"--share={args.share} is that of a second vocabulary; name its tokenizer with --mix")
-    platform.configure_logging()
     platform.configure("cpu")  # JAX only reads checkpoints here
     summary = run(
         args.model,

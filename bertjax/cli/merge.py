@@ -1,8 +1,12 @@
-"""python -m bertjax merge: average the parameters of several models, such as the last checkpoints of a run."""
+"""Average the parameters of several models: checkpoints of one run, or models fine-tuned from the same encoder.
+
+examples:
+  the end of a run:   python -m bertjax merge runs/tiny@800 runs/tiny@900 runs/tiny@1000 --to=runs/mean
+  seeds of one task:  python -m bertjax merge runs/mrpc/seed=0 runs/mrpc/seed=1 --to=runs/mrpc-soup
+"""
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -30,14 +34,12 @@ def run(sources: Sequence[str | os.PathLike], target: str | os.PathLike) -> Expo
     Raises:
       UserError: fewer than two models, or models whose architecture, heads or tokenizer differ.
     """
-    target = Path(os.path.expanduser(os.fspath(target)))
+    target = command_line.new_target(target)
     names = [os.fspath(source) for source in sources]
     if len(names) < 2:
         raise UserError(f"one model has nothing to be averaged with ({', '.join(names)}); name two or more")
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UserError(f"{twice[0]} is named twice; name each model once")
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UserError(f"--to={target} exists and is not empty; name another folder, or remove it")
     first, total = None, None
     for name in names:  # one after the other: only one model and the sum are in memory
         model = SavedModel(name).export
@@ -70,18 +72,10 @@ def _check_alike(first_name: str, first: Export, name: str, model: Export) -> No
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    parser = command_line.ArgumentParser(
-        "merge",
-        description="Average the parameters of several models: checkpoints of one run, or models that were fine-tuned\n"
-        "from the same encoder.",
-        epilog="examples:\n"
-        "  the end of a run:   python -m bertjax merge runs/tiny@800 runs/tiny@900 runs/tiny@1000 --to=runs/mean\n"
-        "  seeds of one task:  python -m bertjax merge runs/mrpc/seed=0 runs/mrpc/seed=1 --to=runs/mrpc-soup\n",
-    )
+    parser = command_line.ArgumentParser("merge", __doc__)
     parser.add_argument("models", nargs="+", metavar="MODEL", help="export folder, run, or RUN@STEP; two or more")
     command_line.add_target(parser)
     args = parser.parse_args(argv)
-    platform.configure_logging()
     platform.configure("cpu")  # JAX only reads checkpoints here
     merged = run(args.models, args.target)
     # An export does not open data by names that it has from elsewhere.

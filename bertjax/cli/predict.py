@@ -1,24 +1,7 @@
-"""python -m bertjax predict: use a model from the command line; `bertjax.predictor` does the same in Python."""
+"""Use a model: predict what it was fine-tuned for, fill [MASK], or turn texts into vectors.
 
-import dataclasses
-import sys
-from typing import Any
+`bertjax.predictor` does the same in Python.
 
-import numpy as np
-
-from bertjax.config.opening import SavedModel
-from bertjax.inference.buckets import bar
-from bertjax.inference.embed import Embed
-from bertjax.inference.ensemble import Ensemble
-from bertjax.inference.finetuned import FineTuned
-from bertjax.inference.predictor import PIPELINES, Predictor, Request
-from bertjax.inference.records import CUT_FEWER, readable_text, requested
-from bertjax.runtime import command_line, platform
-from bertjax.runtime.errors import UserError, json_text, say
-
-_ARRAY = ".npy"
-_JSON = (".jsonl", ".json")
-_HELP = """
 --do chooses what to compute; the default is the first of these that the model can do:
 
 task     what a fine-tuned model was trained to predict, a class or a number for example; records need no label
@@ -48,6 +31,25 @@ On a terminal, predictions are printed as text with percentages, embeddings as J
 with --json, each record becomes one line of JSON, in the order of the input, and keeps its own fields.
 A text that is longer than the model can read is cut at its end; the number of cut texts is printed at the end.
 """
+
+import dataclasses
+import sys
+from typing import Any
+
+import numpy as np
+
+from bertjax.config.opening import SavedModel
+from bertjax.inference.buckets import bar
+from bertjax.inference.embed import Embed
+from bertjax.inference.ensemble import Ensemble
+from bertjax.inference.finetuned import FineTuned
+from bertjax.inference.predictor import PIPELINES, Predictor, Request
+from bertjax.inference.records import CUT_FEWER, readable_text, requested
+from bertjax.runtime import command_line, platform
+from bertjax.runtime.errors import UserError, json_text, say
+
+_ARRAY = ".npy"
+_JSON = (".jsonl", ".json")
 
 
 # Number of classes to print on a terminal without --top.
@@ -110,11 +112,7 @@ def _layers(text: str, last: int) -> tuple[int, ...]:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = command_line.ArgumentParser(
-        "predict",
-        description="Use a model: predict what it was fine-tuned for, fill [MASK], or turn texts into vectors.",
-        epilog=_HELP,
-    )
+    parser = command_line.ArgumentParser("predict", __doc__)
     parser.add_argument(
         "model",
         help="an export folder, a workdir (its newest checkpoint), or WORKDIR@STEP; for an ONNX file see "
@@ -127,51 +125,45 @@ def main(argv: list[str] | None = None) -> int:
         metavar="TEXT",
         help="sentences; without any, they are read from --file or stdin",
     )
-    parser.add_argument(
-        "--file",
-        default="",
-        metavar="F",
-        help="a file with one sentence per line, or a .csv, .tsv, .jsonl or .json with the field 'text' (or the fields "
-        "of the task); also .gz, .zst or .xz",
+    parser.add_flags(
+        {
+            "--file=F": "a file with one sentence per line, or a .csv, .tsv, .jsonl or .json with the field 'text' "
+            "(or the fields of the task); also .gz, .zst or .xz",
+            "--out=F": "file to write instead of stdout; embeddings also as .npy",
+            "--task=NAME": "the task to predict, if the model was fine-tuned on several",
+        }
     )
-    parser.add_argument(
-        "--out",
-        default="",
-        metavar="F",
-        help="file to write instead of stdout; embeddings also as .npy",
-    )
-    parser.add_argument(
-        "--do", choices=tuple(PIPELINES), help="what to compute (default: what the model was trained for)"
-    )
-    parser.add_argument(
-        "--with",
+    parser.add_flags({"--do": "what to compute (default: what the model was trained for)"}, choices=tuple(PIPELINES))
+    parser.add_flags(
+        {
+            "--with=MODEL": "a further model of the same fine-tuning, such as another seed; predictions are averaged. "
+            "May be repeated"
+        },
         action="append",
         default=[],
         dest="others",
-        metavar="MODEL",
-        help="a further model of the same fine-tuning, such as another seed; predictions are averaged. May be repeated",
     )
-    parser.add_argument(
-        "--task", default="", metavar="NAME", help="the task to predict, if the model was fine-tuned on several"
+    parser.add_flags({"--top=K": "number of pieces for each mask (default: 5), or of classes"}, type=int)
+    parser.add_flags({"--json": "print JSON also on a terminal"}, action="store_true")
+    parser.add_flags(
+        {
+            "--normalize": "with embed: scale vectors to length 1",
+            "--per-token": "with embed: a vector for each token, as JSON",
+        },
+        action="store_true",
+        default=None,
     )
-    parser.add_argument(
-        "--top", type=int, metavar="K", help="number of pieces for each mask (default: 5), or of classes"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON also on a terminal")
-    parser.add_argument("--normalize", action="store_true", default=None, help="with embed: scale vectors to length 1")
-    parser.add_argument(
-        "--layers",
-        metavar="N",
-        help="with embed: layers to concatenate, as in 8, 9,10,11,12 or last4; 0 is the embeddings (default: the last)",
-    )
-    parser.add_argument(
-        "--per-token", action="store_true", default=None, help="with embed: a vector for each token, as JSON"
+    parser.add_flags(
+        {
+            "--layers=N": "with embed: layers to concatenate, as in 8, 9,10,11,12 or last4; 0 is the embeddings "
+            "(default: the last)"
+        },
+        default=None,
     )
     command_line.add_column_flags(parser, "--file", command_line.INPUT_COLUMNS)
     command_line.add_trust_flag(parser)
     command_line.add_platform_flag(parser)
     args = parser.parse_intermixed_args(argv)  # sentences may follow flags
-    platform.configure_logging()
     platform.configure(args.platform)
 
     saved = {name: SavedModel(name, args.trust_code, args.task) for name in (args.model, *args.others)}

@@ -26,43 +26,38 @@ from bertjax.data.preparation.local import Local
 from bertjax.data.preparation.prepare import LOCAL, Runner, prepare
 from bertjax.data.store import TokenStore
 from bertjax.runtime import storage
-from bertjax.runtime.command_line import ArgumentParser, command
+from bertjax.runtime.command_line import ArgumentParser, command, positive
 from bertjax.runtime.errors import UserError
 from bertjax.training.feeds import Feeds
 from bertjax.training.results.report import plan_line, reading_warnings, sources_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = ArgumentParser("prepare", description=__doc__)
-    parser.add_argument(
-        "--show", type=int, metavar="N", help="also print the first N training rows as text, with masks and labels"
+    parser = ArgumentParser("prepare", __doc__)
+    parser.add_flags(
+        {
+            "--show=N": "also print the first N training rows as text, with masks and labels",
+            "--show-dropped=N": "also print up to N documents for each reason to drop them",
+        },
+        type=positive,
     )
-    parser.add_argument(
-        "--show-dropped", type=int, metavar="N", help="also print up to N documents for each reason to drop them"
-    )
-    parser.add_argument("--verify", action="store_true", help="also compare the hash of every file of the store")
-    parser.add_argument(
-        "--runner",
+    parser.add_flags({"--verify": "also compare the hash of every file of the store"}, action="store_true")
+    parser.add_flags(
+        {
+            "--runner=NAME": "local (default), or a runner of Apache Beam, such as FnApiRunner or DataflowRunner, "
+            "which gets all flags that are not listed here"
+        },
         default="local",
-        metavar="NAME",
-        help="local (default), or a runner of Apache Beam, such as FnApiRunner or DataflowRunner, which gets all flags "
-        "that are not listed here",
     )
-    parser.add_argument(
-        "--keep-shards",
-        default="",
-        metavar="FOLDER",
-        help="keep encoded text in this folder, and encode nothing that an earlier preparation kept there",
+    parser.add_flags(
+        {
+            "--keep-shards=FOLDER": "keep encoded text in this folder, and encode nothing that an earlier preparation "
+            "kept there"
+        }
     )
     config_file.add_flags(parser)
     args, overrides, others = config_file.parse_known(parser, argv)
     runner = _runner(args.runner, others, args.keep_shards, parser)
-    if args.show is not None and args.show < 1:
-        raise UserError(f"--show={args.show} must be at least 1, the number of rows to print")
-    if args.show_dropped is not None and args.show_dropped < 1:
-        raise UserError(
-            f"--show-dropped={args.show_dropped} must be at least 1, the documents to print for each reason"
-        )
     loaded = config_file.load(args.config, overrides)
     store = prepare(loaded.data, runner)
     if args.verify:

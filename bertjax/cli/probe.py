@@ -1,6 +1,13 @@
-"""python -m bertjax probe: probe a model's layers for labels, syntax and senses, or score it on minimal pairs.
+"""Measure what each layer of a model encodes: labels, syntax trees, word senses; or score it on minimal pairs.
 
-Layers are probed by the part `layers` of `bertjax analyze`. Results are kept in the workdirs for `bertjax compare`.
+Layers are probed by the part `layers` of `bertjax analyze`. Runs keep the results, which `bertjax compare` prints.
+
+examples:
+  parts of speech and syntax trees:  python -m bertjax probe my/bert --labeled=ud/train.conllu --heldout=ud/dev.conllu
+  a feature of the words:            python -m bertjax probe my/bert --labeled=ud/train.conllu --tag=feats.Number
+  over the checkpoints of a run:     python -m bertjax probe 'runs/tiny@*' --labeled=ud/train.conllu
+  word senses:                       python -m bertjax probe my/bert --labeled=senses.tsv
+  BLiMP, three seeds of two runs:    python -m bertjax probe runs/a runs/b --minimal-pairs=blimp/data
 """
 
 import argparse
@@ -85,73 +92,47 @@ def table(numbers: dict[str, dict[str, dict[str, Any]]]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = command_line.ArgumentParser(
-        "probe",
-        description="Measure what each layer of a model encodes about the labels and syntax trees of a file or about\n"
-        "word senses, or how often the model prefers the right sentence of a minimal pair. Runs keep the results,\n"
-        "which bertjax compare prints.",
-        epilog="examples:\n"
-        "  parts of speech and syntax trees:  python -m bertjax probe my/bert --labeled=ud/train.conllu "
-        "--heldout=ud/dev.conllu\n"
-        "  a feature of the words:            python -m bertjax probe my/bert --labeled=ud/train.conllu "
-        "--tag=feats.Number\n"
-        "  over the checkpoints of a run:     python -m bertjax probe 'runs/tiny@*' --labeled=ud/train.conllu\n"
-        "  word senses:                       python -m bertjax probe my/bert --labeled=senses.tsv\n"
-        "  BLiMP, three seeds of two runs:    python -m bertjax probe runs/a runs/b --minimal-pairs=blimp/data\n",
-    )
+    parser = command_line.ArgumentParser("probe", __doc__)
     parser.add_argument(
         "models",
         nargs="+",
         metavar="MODEL",
         help="an export folder, a workdir, WORKDIR@STEP, 'WORKDIR@*', or a folder of --seeds",
     )
-    parser.add_argument(
-        "--labeled",
+    parser.add_flags(
+        {
+            "--labeled=FILE": "a file that trains the probes: .conllu, words and tags in columns, or a table with the "
+            "columns sentence and label; or a table with the columns word, sense and sentence. May be repeated"
+        },
         action="append",
         default=[],
-        metavar="FILE",
-        help="a file that trains the probes: .conllu, words and tags in columns, or a table with the columns sentence "
-        "and label; or a table with the columns word, sense and sentence. May be repeated",
     )
-    parser.add_argument(
-        "--minimal-pairs",
-        default="",
-        metavar="PATH",
-        help="a .jsonl file of sentence pairs, or a folder of them, such as BLiMP's",
+    parser.add_flags(
+        {
+            "--minimal-pairs=PATH": "a .jsonl file of sentence pairs, or a folder of them, such as BLiMP's",
+            "--heldout=FILE": "a file that scores the probes (default: a third of --labeled)",
+            "--tag=NAME": "tag of .conllu to predict: upos, xpos or a feature such as feats.Case",
+            "--out=DIR": "folder for a report page, figures and all numbers",
+        }
     )
-    parser.add_argument(
-        "--pooling",
+    parser.add_flags(
+        {
+            "--pooling": "state of a word or text: that of its first token, or the mean of its tokens (default: first "
+            "for words, mean for texts)"
+        },
         choices=tasks.POOLINGS,
-        help="state of a word or text: that of its first token, or the mean of its tokens (default: first for words, "
-        "mean for texts)",
     )
-    parser.add_argument(
-        "--heldout", default="", metavar="FILE", help="a file that scores the probes (default: a third of --labeled)"
+    parser.add_flags(
+        {"--rank=R": f"rank of the structural probe (default: {RANK})"}, type=command_line.positive, default=RANK
     )
-    parser.add_argument(
-        "--tag",
-        default="",
-        metavar="NAME",
-        help="tag of .conllu to predict: upos, xpos or a feature such as feats.Case",
-    )
-    parser.add_argument(
-        "--rank", type=int, default=RANK, metavar="R", help=f"rank of the structural probe (default: {RANK})"
-    )
-    parser.add_argument(
-        "--examples",
-        type=int,
+    parser.add_flags(
+        {"--examples=N": "read at most N records of a file, drawn at random (default: all)"},
+        type=command_line.positive,
         default=0,
-        metavar="N",
-        help="read at most N records of a file, drawn at random (default: all)",
     )
-    parser.add_argument("--out", default="", metavar="DIR", help="folder for a report page, figures and all numbers")
     command_line.add_trust_flag(parser)
     command_line.add_platform_flag(parser)
     args = parser.parse_args(argv)
-    for name in ("rank", "examples"):
-        # The comparison counts as 0 or 1: a rank is at least 1, and 0 examples mean all.
-        if getattr(args, name) < (name == "rank"):
-            raise UserError(f"--{name}={getattr(args, name)} must be at least 1")
     if args.heldout and len(args.labeled) > 1:
         raise UserError(f"--heldout={args.heldout} can score the probes of one labeled file only; give one --labeled")
     if bool(args.labeled) == bool(args.minimal_pairs):
@@ -163,7 +144,6 @@ def main(argv: list[str] | None = None) -> int:
         for name in ("heldout", "pooling", "examples"):
             if getattr(args, name):
                 raise UserError(f"--{name} has no effect on {path}, which has word senses; remove it")
-    platform.configure_logging()
     platform.configure(args.platform)
     if args.out:
         results.check_folder(Path(args.out).expanduser())

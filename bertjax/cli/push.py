@@ -1,4 +1,13 @@
-"""python -m bertjax push: publish a model on the Hugging Face Hub, as a transformers folder."""
+"""Publish a model on the Hugging Face Hub, in the files of transformers, with a model card.
+
+The files contain no path of this machine. A new repository is private. The files of a model that is there
+are replaced, and others stay. Set HF_TOKEN, or log in with `hf auth login`.
+
+examples:
+  python -m bertjax push runs/tiny --to=hub:me/tiny-bert --language=en --license=apache-2.0
+  python -m bertjax push runs/tiny@3000 --to=hub:me/tiny-bert@step-3000
+  python -m bertjax push runs/tiny --to=hub:me/tiny-bert --every-kept --public
+"""
 
 import dataclasses
 import re
@@ -123,29 +132,24 @@ def _commit(path: Path) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line."""
-    parser = command_line.ArgumentParser(
-        "push",
-        description="Publish a model on the Hugging Face Hub, in the files of transformers, with a model card.\n"
-        "The files contain no path of this machine. A new repository is private. The files of a model that is there\n"
-        "are replaced, and others stay. Set HF_TOKEN, or log in with `hf auth login`.",
-        epilog="examples:\n"
-        "  python -m bertjax push runs/tiny --to=hub:me/tiny-bert --language=en --license=apache-2.0\n"
-        "  python -m bertjax push runs/tiny@3000 --to=hub:me/tiny-bert@step-3000\n"
-        "  python -m bertjax push runs/tiny --to=hub:me/tiny-bert --every-kept --public",
-    )
+    parser = command_line.ArgumentParser("push", __doc__)
     parser.add_argument("source", metavar="RUN[@STEP]", help="workdir, one of its checkpoints, or export folder")
-    parser.add_argument(
-        "--to", required=True, metavar="hub:OWNER/NAME[@REVISION]", help="repository, and a branch if it is not main"
+    parser.add_flags({"--to=hub:OWNER/NAME[@REVISION]": "repository, and a branch if it is not main"}, required=True)
+    parser.add_flags(
+        {
+            "--every-kept": "also publish each checkpoint, on a branch step-N",
+            "--public": "make a new repository public, and accept a public one",
+        },
+        action="store_true",
     )
-    parser.add_argument("--every-kept", action="store_true", help="also publish each checkpoint, on a branch step-N")
-    parser.add_argument("--public", action="store_true", help="make a new repository public, and accept a public one")
-    parser.add_argument("--language", default="", metavar="CODE", help="language of the text in the card, such as ko")
-    parser.add_argument("--license", default="", metavar="NAME", help="license in the card, such as apache-2.0")
-    parser.add_argument(
-        "--widget", default="", metavar="TEXT", help="example for the page of the model; [MASK] hides a piece"
+    parser.add_flags(
+        {
+            "--language=CODE": "language of the text in the card, such as ko",
+            "--license=NAME": "license in the card, such as apache-2.0",
+            "--widget=TEXT": "example for the page of the model; [MASK] hides a piece",
+        }
     )
     args = parser.parse_args(argv)
-    platform.configure_logging()
     platform.configure("cpu")  # JAX only reads checkpoints here
     about = card.About(language=args.language, license=args.license, widget=args.widget)
     for address in run(args.source, Target.parse(args.to), about, args.every_kept, args.public):

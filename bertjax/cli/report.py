@@ -1,4 +1,16 @@
-"""python -m bertjax report: write an HTML page about a training run or a token store."""
+"""Write the page of a training run or of a token store, one HTML file that opens without a network.
+
+Of a run, which may still be going on: curves over the reference, guesses for the same masked sentences over time, rows
+of data, throughput and goodput, settings that differ from the defaults, environment. Of a token store: contents,
+lengths, scripts, pieces, what was left out.
+
+examples:
+  a run:                     python -m bertjax report runs/tiny
+  a run in a bucket:         python -m bertjax report gs://BUCKET/run-1 --out=run-1.html
+  a token store:             python -m bertjax report ~/.cache/bertjax/stores/en-0123456789ab
+
+exit codes: 0 written; 2 bad input; 75 storage is unavailable
+"""
 
 from etils import epath
 
@@ -47,20 +59,9 @@ def run(path: epath.PathLike, out: epath.PathLike = "", trust_code: bool = False
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = command_line.ArgumentParser(
-        "report",
-        description="Write the page of a training run: curves over the reference, guesses for the same masked\n"
-        "sentences over time, rows of data, throughput and goodput, settings that differ from the defaults,\n"
-        "environment. The run may still be going on. Or write the page of a token store: contents, lengths,\n"
-        "scripts, pieces, what was left out. It is one HTML file that opens without a network.",
-        epilog="examples:\n"
-        "  a run:                     python -m bertjax report runs/tiny\n"
-        "  a run in a bucket:         python -m bertjax report gs://BUCKET/run-1 --out=run-1.html\n"
-        "  a token store:             python -m bertjax report ~/.cache/bertjax/stores/en-0123456789ab\n\n"
-        "exit codes: 0 written; 2 bad input; 75 storage is unavailable",
-    )
+    parser = command_line.ArgumentParser("report", __doc__)
     parser.add_argument("run", metavar="RUN", help="workdir of a run or of folds, or folder of a token store")
-    parser.add_argument("--out", default="", help=f"the page to write (default: {NAME} in the workdir, STORE.html)")
+    parser.add_flags({"--out": f"the page to write (default: {NAME} in the workdir, STORE.html)"})
     command_line.add_trust_flag(parser)
     args = parser.parse_args(argv)
     platform.configure("cpu")  # an accelerator belongs to the run, which may be going on

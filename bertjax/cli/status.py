@@ -1,4 +1,15 @@
-"""python -m bertjax status: print the status of runs from files in their workdirs, for people and monitors."""
+"""Print the status of runs: state, step, time left, newest checkpoint, losses, goodput, warnings.
+
+It reads only the workdirs, so it works on every machine that can read them.
+
+examples:
+  one run:             python -m bertjax status runs/tiny
+  runs in a bucket:    python -m bertjax status gs://BUCKET/run-1 gs://BUCKET/run-2
+  for a monitor:       python -m bertjax status runs/tiny --json
+
+exit codes: 0 every run is finished or active; 1 a run has failed or stalled; 75 a run was stopped and can
+be resumed; 2 bad input
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -122,21 +133,11 @@ def duration(seconds: float) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = command_line.ArgumentParser(
-        "status",
-        description="Print the status of runs: state, step, time left, newest checkpoint, losses, goodput, warnings.\n"
-        "It reads only the workdirs, so it works on every machine that can read them.",
-        epilog="examples:\n"
-        "  one run:             python -m bertjax status runs/tiny\n"
-        "  runs in a bucket:    python -m bertjax status gs://BUCKET/run-1 gs://BUCKET/run-2\n"
-        "  for a monitor:       python -m bertjax status runs/tiny --json\n\n"
-        "exit codes: 0 every run is finished or active; 1 a run has failed or stalled; 75 a run was stopped and can\n"
-        "be resumed; 2 bad input",
-    )
+    parser = command_line.ArgumentParser("status", __doc__)
     parser.add_argument(
         "workdirs", nargs="+", metavar="WORKDIR", help="workdir of a run, or folder of runs with --seeds"
     )
-    parser.add_argument("--json", action="store_true", help="print a JSON list with all values instead of tables")
+    parser.add_flags({"--json": "print a JSON list with all values instead of tables"}, action="store_true")
     args = parser.parse_args(argv)
     statuses, errors = run(args.workdirs)
     if args.json:

@@ -1,4 +1,12 @@
-"""python -m bertjax.train: train an encoder from one configuration; the same command resumes a stopped run."""
+"""Train an encoder from one configuration file.
+
+The workdir receives metrics, checkpoints and, at the end, an exported model. The same command resumes a run that was
+stopped.
+
+examples:
+  the embedded corpus:  python -m bertjax.train --config=tiny
+  your own texts:       python -m bertjax.train --config=tiny --config.data.corpus='texts/*.txt'
+"""
 
 import argparse
 import contextlib
@@ -174,70 +182,60 @@ def _write_results(
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = command_line.ArgumentParser(
-        "train",
-        description="Train an encoder from one configuration file. The workdir receives metrics, checkpoints and, at\n"
-        "the end, an exported model. The same command resumes a run that was stopped.",
-        epilog="examples:\n  the embedded corpus:  python -m bertjax.train --config=tiny\n"
-        "  your own texts:       python -m bertjax.train --config=tiny --config.data.corpus='texts/*.txt'\n",
-    )
+    parser = command_line.ArgumentParser("train", __doc__)
     config_file.add_flags(parser)
-    parser.add_argument(
-        "--settings",
+    parser.add_flags(
+        {
+            "--settings=PREFIX": "print the settings of this configuration, or those below a prefix such as "
+            "optimizer, and train nothing"
+        },
         nargs="?",
         const="",
-        metavar="PREFIX",
-        help="print the settings of this configuration, or those below a prefix such as optimizer, and train nothing",
     )
-    parser.add_argument("--workdir", help="folder for everything the run writes (default: runs/<file and overrides>)")
+    parser.add_flags(
+        {"--workdir": "folder for everything the run writes (default: runs/<file and overrides>)"}, default=None
+    )
     command_line.add_platform_flag(parser)
     processes.add_flag(parser)
-    parser.add_argument(
-        "--minutes",
-        metavar="N",
-        help="train for about N minutes here in place of the recipe's steps: the first start measures the time of a "
-        "step, and sets steps, warm-up and decay",
+    parser.add_flags(
+        {
+            "--minutes=N": "train for about N minutes here in place of the recipe's steps: the first start measures "
+            "the time of a step, and sets steps, warm-up and decay"
+        },
+        default=None,
     )
-    parser.add_argument(
-        "--longer",
+    parser.add_flags(
+        {
+            "--longer": "continue a run with more steps in its last stage (bertjax extend grows a vocabulary)",
+            "--other-versions": "resume with other versions of JAX, Flax or Optax than the last start had; the result "
+            "may differ",
+        },
         action="store_true",
-        help="continue a run with more steps in its last stage (bertjax extend grows a vocabulary)",
     )
-    parser.add_argument(
-        "--other-versions",
-        action="store_true",
-        help="resume with other versions of JAX, Flax or Optax than the last start had; the result may differ",
-    )
-    parser.add_argument(
-        "--profile",
+    parser.add_flags(
+        {"--profile=FIRST:LAST": "write an xprof trace of these steps, such as 100:105, to profile/ in the workdir"},
         type=parse_steps,
-        metavar="FIRST:LAST",
-        help="write an xprof trace of these steps, such as 100:105, to profile/ in the workdir",
     )
-    parser.add_argument(
-        "--on-event",
-        default="",
-        metavar="COMMAND",
-        help="run this command when the run has saved, finished, stopped or failed, and when a loss jumps or a step is "
-        "late; it gets the event as JSON on stdin",
+    parser.add_flags(
+        {
+            "--on-event=COMMAND": "run this command when the run has saved, finished, stopped or failed, and when a "
+            "loss jumps or a step is late; it gets the event as JSON on stdin"
+        }
     )
-    parser.add_argument(
-        "--seeds",
-        type=int,
+    parser.add_flags(
+        {"--seeds=N": "train N times, with the seeds 0 to N-1, and report mean and standard deviation of the scores"},
+        type=command_line.positive,
         default=0,
-        metavar="N",
-        help="train N times, with the seeds 0 to N-1, and report mean and standard deviation of the scores",
     )
-    parser.add_argument(
-        "--sweep",
+    parser.add_flags(
+        {
+            "--sweep=KEY=VALUE,VALUE,...": "train with each of these values of a setting; may be repeated, for all "
+            "combinations"
+        },
         action="append",
         default=[],
-        metavar="KEY=VALUE,VALUE,...",
-        help="train with each of these values of a setting; may be repeated, for all combinations",
     )
     args, overrides = config_file.parse(parser, argv)
-    if args.seeds < 0:
-        raise UserError(f"--seeds={args.seeds} must be 1 or more")
     if args.seeds and (own := [each for each in (*overrides, *args.sweep) if each.startswith("seed=")]):
         raise UserError(f"--seeds={args.seeds} sets the seeds 0 to {args.seeds - 1}, not {own[0]}; leave one out")
     if args.sweep and (args.distributed or args.longer):

@@ -12,7 +12,7 @@ import shlex
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -45,6 +45,30 @@ def _python() -> str:
     if in_path and Path(in_path).absolute() == here:
         return "python"
     return shlex.quote(os.path.relpath(here) if here.is_relative_to(Path.cwd()) else str(here))
+
+
+def positive(text: str) -> int:
+    """Return the value of a flag that takes whole numbers from 1: its `type` in argparse."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} must be a whole number, at least 1")
+    return int(text)
+
+
+def positives(text: str) -> tuple[int, ...]:
+    """Return the value of a flag that takes a list of such numbers, `1,8`."""
+    return tuple(map(positive, text.split(",")))
+
+
+def new_target(target: str | os.PathLike) -> Path:
+    """Return the path of --to.
+
+    Raises:
+      UserError: something is there already.
+    """
+    path = Path(target).expanduser()
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UserError(f"--to={path} exists and is not empty; name another, or remove it")
+    return path
 
 
 def add_model_and_target(parser: argparse.ArgumentParser) -> None:
@@ -148,14 +172,29 @@ class ArgumentParser(argparse.ArgumentParser):
 
     Args:
       name: the command; empty if `texts` has a `prog`.
+      doc: docstring of the command's module; its examples, and what follows them, are printed below the flags.
       texts: `description`, `epilog` and what else argparse takes.
     """
 
-    def __init__(self, name: str = "", **texts: Any):
+    def __init__(self, name: str = "", doc: str | None = None, **texts: Any):
         # No abbreviated flags: a flag that is added later would change their meaning.
         shape: dict[str, Any] = {"prog": f"python -m {_module(name)}", "allow_abbrev": False}
         shape["formatter_class"] = argparse.RawDescriptionHelpFormatter
+        shape["description"], *examples = (doc or "").partition("\nexamples:\n")
+        shape["epilog"] = "".join(examples)
         super().__init__(**shape | texts)
+
+    def add_flags(self, rows: Mapping[str, str], **options: Any) -> None:
+        """Add flags that differ in name and help only.
+
+        Args:
+          rows: {`--name` or `--name=METAVAR`: help}.
+          options: what they have in common, as `add_argument` takes it; by default texts, empty unless given.
+        """
+        for row, text in rows.items():
+            flag, _, metavar = row.partition("=")
+            named = {"metavar": metavar} if metavar else {}
+            self.add_argument(flag, help=text, **named, **(options or {"default": ""}))
 
     def error(self, message: str):
         flags = message.removeprefix(_UNRECOGNIZED).split()

@@ -91,13 +91,14 @@ def restart_with_huge_pages(platform: str | None) -> None:
 
 
 def configure(platform: str | None) -> None:
-    """Set the platform and compiler flags; call it before the first computation.
+    """Set the log, the platform and compiler flags; call it before the first computation.
 
     Raises:
       Unexplained: the platform does not start, or JAX would run on CPU although the machine has an accelerator and
         `platform` is not "cpu".
       Unavailable: another process holds the accelerator, or it is not ready.
     """
+    configure_logging()
     flags = os.environ.get("XLA_FLAGS", "")
     first, too_new = _VECTOR_WIDTH_JAXLIB
     is_accepted = first <= jaxlib.version.__version_info__ < too_new

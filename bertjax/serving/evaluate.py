@@ -1,6 +1,10 @@
-"""python -m bertjax evaluate MODEL.onnx: scores on a labeled file, without JAX.
+"""Score an ONNX file of bertjax on a labeled file, without JAX.
 
 The names and values are those of `bertjax evaluate`, which takes them from scikit-learn.
+
+examples:
+  python -m bertjax evaluate reviews.onnx --corpus=test.csv
+  python -m bertjax evaluate reviews.onnx --corpus=other.csv --text=comment --label=stars --json
 """
 
 import dataclasses
@@ -215,18 +219,17 @@ def _text(figures: dict[str, Any], path: str) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = command_line.ArgumentParser(
-        "evaluate",
-        description="Score an ONNX file of bertjax on a labeled file, without JAX.",
-        epilog="examples:\n"
-        "  python -m bertjax evaluate reviews.onnx --corpus=test.csv\n"
-        "  python -m bertjax evaluate reviews.onnx --corpus=other.csv --text=comment --label=stars --json\n",
-    )
+    parser = command_line.ArgumentParser("evaluate", __doc__)
     parser.add_argument("model", help="a file of bertjax convert --to=MODEL.onnx")
-    parser.add_argument("--corpus", default="", metavar="FILE", help="a labeled .csv, .tsv, .jsonl or .json file")
-    parser.add_argument("--threads", type=int, default=0, help="threads to compute with (default: one on each core)")
-    parser.add_argument("--per-class", action="store_true", help="also print precision, recall and F1 of each class")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_flags({"--corpus=FILE": "a labeled .csv, .tsv, .jsonl or .json file"})
+    parser.add_flags({"--threads": "threads to compute with (default: one on each core)"}, type=int, default=0)
+    parser.add_flags(
+        {
+            "--per-class": "also print precision, recall and F1 of each class",
+            "--json": "print the figures as JSON",
+        },
+        action="store_true",
+    )
     command_line.add_column_flags(parser, "--corpus", (*command_line.TEXT_COLUMNS, "label"))
     args = parser.parse_args(argv)
     columns = command_line.columns_of(args)

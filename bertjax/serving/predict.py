@@ -1,4 +1,9 @@
-"""python -m bertjax predict MODEL.onnx: answers without JAX."""
+"""Use an ONNX file of bertjax: classes, numbers or embeddings of texts, without JAX.
+
+examples:
+  python -m bertjax predict reviews.onnx "A charming film."
+  python -m bertjax predict reviews.onnx --file=reviews.csv --out=answers.jsonl
+"""
 
 import sys
 from collections.abc import Iterator
@@ -39,26 +44,20 @@ def _read(file: str, description: Description) -> list[Record]:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = command_line.ArgumentParser(
-        "predict",
-        description="Use an ONNX file of bertjax: classes, numbers or embeddings of texts, without JAX.",
-        epilog="examples:\n"
-        '  python -m bertjax predict reviews.onnx "A charming film."\n'
-        "  python -m bertjax predict reviews.onnx --file=reviews.csv --out=answers.jsonl\n",
-    )
+    parser = command_line.ArgumentParser("predict", __doc__)
     parser.add_argument("model", help="a file of bertjax convert --to=MODEL.onnx")
     parser.add_argument("texts", nargs="*", default=[], metavar="TEXT", help="sentences; else --file or stdin is read")
-    parser.add_argument(
-        "--file", default="", metavar="F", help="a file with one sentence per line, or a .csv, .tsv, .jsonl or .json"
+    parser.add_flags(
+        {
+            "--file=F": "a file with one sentence per line, or a .csv, .tsv, .jsonl or .json",
+            "--out=F": "file to write instead of stdout, JSON lines",
+        }
     )
-    parser.add_argument("--out", default="", metavar="F", help="file to write instead of stdout, JSON lines")
-    parser.add_argument("--top", type=int, metavar="K", help="number of classes, most probable first (default: all)")
-    parser.add_argument("--json", action="store_true", help="print JSON also on a terminal")
-    parser.add_argument("--threads", type=int, default=0, help="threads to compute with (default: one on each core)")
+    parser.add_flags({"--top=K": "number of classes, most probable first (default: all)"}, type=command_line.positive)
+    parser.add_flags({"--json": "print JSON also on a terminal"}, action="store_true")
+    parser.add_flags({"--threads": "threads to compute with (default: one on each core)"}, type=int, default=0)
     command_line.add_column_flags(parser, "--file", command_line.TEXT_COLUMNS)
     args = parser.parse_intermixed_args(argv)  # sentences may follow flags
-    if args.top is not None and args.top < 1:
-        raise UserError(f"--top={args.top} must be at least 1")
     columns = command_line.columns_of(args)
     model = OnnxModel(args.model, args.threads)
     model.check_task()

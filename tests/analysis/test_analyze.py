@@ -29,7 +29,7 @@ def call(*arguments: str) -> int:
         (["--texts={empty}"], "empty.txt has no lines, so there is nothing to analyze"),
         (["--texts=my/texts.jsonl.gz"], "--texts=my/texts.jsonl.gz does not exist"),
         (["--texts=" + "word " * 99], "tokens and pretrained reads 64; shorten it"),
-        (["--examples=-1"], "--examples=-1 must be at least 1"),
+        (["--examples=-1"], "--examples: -1 must be a whole number, at least 1"),
         (["--parts=importance", "--labeled={labeled}"], "--parts=importance: pretrained "),
     ],
 )

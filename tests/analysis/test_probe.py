@@ -122,7 +122,7 @@ def test_all_models_are_checked_before_the_first_one_judges_a_pair(models, tmp_p
         ([], "name what to probe: --labeled=FILE, or --minimal-pairs=PATH"),
         (["--minimal-pairs=x.jsonl", "--tag=upos"], "--tag has no effect with --minimal-pairs"),
         (["--minimal-pairs=x.jsonl"], "x.jsonl cannot be read"),
-        (["--labeled={treebank}", "--rank=0"], "must be at least 1"),
+        (["--labeled={treebank}", "--rank=0"], "must be a whole number, at least 1"),
         (["--labeled={treebank}", "--labeled={labeled}", "--heldout=x"], "of one labeled file only"),
         (["--labeled={treebank}", "--heldout=none.conllu"], "none.conllu"),
     ],

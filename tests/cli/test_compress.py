@@ -151,7 +151,7 @@ def test_an_export_is_scored_on_the_named_file_alone(tmp_path, monkeypatch):
         (["--layers=one"], "--layers=one is not a list of numbers"),
         (["--heads=1"], "--heads=1 needs --importance=FILE to order heads; make one with"),
         (["--heads=2", "--importance=x"], "--heads=2 is not a cut of 2 heads; give a number from 1 to 1"),
-        (["--mlp=0"], "--mlp=0 must be at least 1"),
+        (["--mlp=0"], "--mlp: 0 must be a whole number, at least 1"),
         (["--mlp=24", "--importance=x"], "--mlp=24 is not a cut of 24 feed-forward neurons"),
         (["--mlp=2", "--importance=missing.json"], "missing.json is not an importance.json"),
         (["--layers=0", "--importance=x"], "--importance=x orders heads and neurons; add --heads or --mlp"),

@@ -173,7 +173,7 @@ def test_remarks_on_words_of_a_corpus(source, tmp_path):
         (["--pieces={tmp}/known.txt", "--corpus=embedded:en"], "exclude each other; give one of them"),
         (["--corpus={tmp}/none"], "{tmp}/none"),
         (["--corpus={tmp}/known.txt"], "--new-pieces=1000 is too many: 0 words"),
-        (["--corpus={tmp}/known.txt", "--new-pieces=0"], "--new-pieces=0 must be at least 1"),
+        (["--corpus={tmp}/known.txt", "--new-pieces=0"], "--new-pieces: 0 must be a whole number, at least 1"),
         (["--max-positions=50", "--new-pieces=9"], "--new-pieces=9 counts words of a corpus; name it with --corpus"),
         (["--max-positions=20"], "--max-positions=20 does not exceed the present 20"),
         (["--max-positions=-1"], "--max-positions=-1 does not exceed the present 20"),
@@ -194,7 +194,7 @@ def test_models_that_cannot_be_extended(source, undisturbed, tmp_path, capsys):
         capsys, undisturbed, new, words
     )
     theirs = source.parent / "theirs"
-    assert f"{theirs} is a folder of transformers; " in refusal(capsys, theirs, new, words)
+    assert f"'{theirs}' is a checkpoint of transformers; convert it" in refusal(capsys, theirs, new, words)
     assert "'nowhere' does not exist; name an export folder" in refusal(capsys, "nowhere", new, words)
     assert "exists and is not empty" in refusal(capsys, source, f"--to={source}", words)
 

@@ -139,7 +139,7 @@ def test_bad_input_is_one_line(made, tmp_path):
         (("predict", str(made.onnx), "a", "--threads=-1"), "threads=-1 must not be negative"),
         (("predict", str(made.onnx), " "), "is blank"),
         (("evaluate", str(made.onnx)), "add --corpus=FILE"),
-        (("bench", str(made.onnx), "--batch=0"), "--batch=0 is not a list of numbers from 1"),
+        (("bench", str(made.onnx), "--batch=0"), "--batch: 0 must be a whole number, at least 1"),
         (("bench", str(made.export), "--batch=1"), "needs the package"),
         (("serve", "nowhere"), "nowhere is not an .onnx file; make one with bertjax convert"),
         (("serve", str(made.onnx), "--max-texts=0"), "--max-texts=0 must be above 0"),
