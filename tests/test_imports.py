@@ -49,7 +49,7 @@ ALLOWED = {
     "training.stage_encoders config.config training.param_paths training.parallel training.state",
     "config.settings": "runtime config.registry config.config",
     "inference.records": "runtime data",
-    "serving": "runtime data inference.records",  # ONNX files, without JAX
+    "serving": "runtime config.typed data inference.records",  # ONNX files, without JAX
     "interop": "serving runtime data models config.private_paths config.export training.config config.config",
     "config.opening": "runtime data models config.private_paths config.export config.config training.run interop",
     "config.config_file": "runtime config.typed models config.row_lengths config.config config.opening",

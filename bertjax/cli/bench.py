@@ -76,7 +76,7 @@ def _answers(path: str, file: str, threads: int, trust_code: bool) -> tuple[Call
 
 def texts_for(model: OnnxModel, file: str = "") -> list[Text]:
     """Return texts for a model, of a file or of the embedded English corpus."""
-    return texts_of(model.description, _records(file, model.description.fields))
+    return texts_of(model.description.fields, _records(file, model.description.fields))
 
 
 def _records(file: str, fields: Sequence[str]) -> list[dict[str, Any]]:

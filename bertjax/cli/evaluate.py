@@ -30,8 +30,7 @@ from bertjax.config import private_paths
 from bertjax.config.config import Config
 from bertjax.config.opening import SavedModel
 from bertjax.data.config import NearDuplicates
-from bertjax.data.labeled.base import LabeledFormat, Record, of_command
-from bertjax.data.labeled.labels import with_names_of
+from bertjax.data.labeled.base import LabeledFormat, Record
 from bertjax.data.labeled.source import LabeledPlan, LabeledSource, LabeledSources, count_known
 from bertjax.data.preparation import spec
 from bertjax.data.store import TokenStore
@@ -41,7 +40,7 @@ from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.inference import minimal_pairs
 from bertjax.inference.buckets import bar
 from bertjax.inference.predictor import Predictor
-from bertjax.inference.records import CUT_FEWER
+from bertjax.inference.records import CUT_FEWER, read_labeled
 from bertjax.objectives.finetuning.base import without_location
 from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.errors import UserError, json_text, printable, quoted, say
@@ -258,12 +257,7 @@ def _labeled(
         # Without further files: only the named file is scored.
         own = {"heldout": path, "further_heldout": {}, "folds": 0}
         examples = dataclasses.replace(task.examples.with_columns(columns), **own)
-        with of_command(examples.columns_of(command_line.COLUMNS)):
-            records = examples.read(path)
-            if task.has_classes:
-                records = examples.without_missing(records, path, task.objective.classes)
-        if task.has_classes:
-            records = with_names_of(task.objective.classes, records, examples, path)
+        records = read_labeled(examples, path, task.objective.classes if task.has_classes else ())
         task = dataclasses.replace(task, examples=examples)
         config = dataclasses.replace(config, tasks={config.task_name: task})
     source = labeled_files(config, tokenizer)

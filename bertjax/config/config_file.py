@@ -273,12 +273,11 @@ def _kinds_first(assignment: str) -> tuple[bool, int]:
 
 def add_flags(parser: command_line.ArgumentParser) -> None:
     """Add --config; `parse` collects the overrides --config.a.b=value."""
-    parser.add_flags(
-        {
-            "--config=FILE[:VARIANT]": "recipe or configuration file with an optional variant, for example tiny:smoke "
-            "or my/config.py"
-        },
+    parser.add_argument(
+        "--config",
         required=True,
+        metavar="FILE[:VARIANT]",
+        help="recipe or configuration file with an optional variant, for example tiny:smoke or my/config.py",
     )
     parser.epilog = f"{parser.epilog}\n" if parser.epilog else ""
     parser.epilog += (

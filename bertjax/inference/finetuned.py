@@ -10,12 +10,11 @@ from typing import Any, cast
 from bertjax.config.config import Task
 from bertjax.config.export import Export
 from bertjax.data.formats import FORMATS
-from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record, of_command
+from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
 from bertjax.inference.base import Pipeline, config_of
 from bertjax.inference.masked import masked_lm
-from bertjax.inference.records import read_file, with_best
+from bertjax.inference.records import read_inputs, with_best
 from bertjax.objectives.base import Objective
-from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
 
 
@@ -95,11 +94,7 @@ class FineTuned(Pipeline):
         return self._examples.list_input
 
     def read(self, path: str) -> list[Record]:
-        full = str(Path(path).expanduser())
-        quoted = getattr(self._examples, "quoted", False)
-        with of_command(self._examples.columns_of(command_line.INPUT_COLUMNS)):
-            records = self._examples.read_unlabeled(full, self.objective.classes)
-            return read_file(path, self.fields, quoted) if records is None else records
+        return read_inputs(self._examples, path, self.objective.classes)
 
     def with_answers(self, path: str, predictions: Iterator[dict[str, Any]]) -> Iterator[str] | None:
         answers = itertools.chain.from_iterable(prediction["prediction"] for prediction in predictions)

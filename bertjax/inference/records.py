@@ -9,9 +9,11 @@ from typing import Any
 from etils import epath
 
 from bertjax.data.labeled import json_objects, tables
-from bertjax.data.labeled.base import WHERE, Record
+from bertjax.data.labeled.base import WHERE, LabeledFormat, Record, of_command
+from bertjax.data.labeled.labels import with_names_of
 from bertjax.data.sources.base import check_surrogates, object_of, text_of
 from bertjax.data.sources.lines import BYTE_ORDER_MARK, numbered_lines
+from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError, printable, say
 
 # What a command adds to the number of texts that were cut.
@@ -98,6 +100,41 @@ def read_file(path: str, fields: Sequence[str], quoted: bool = False) -> list[Re
     if json_objects.holds_objects(full):
         return read_objects(lines, path, fields)
     return read_lines(lines, path, single_field(fields))
+
+
+def read_inputs(examples: LabeledFormat, path: str, classes: Sequence[str] = ()) -> list[Record]:
+    """Return the records of a file to predict.
+
+    Args:
+      examples: the format that the model was trained on, with the columns of the file.
+      path: a file of this format, or see `read_file`.
+      classes: the model's classes.
+
+    Raises:
+      UserError: the file cannot be read, or has a bad record.
+    """
+    with of_command(examples.columns_of(command_line.INPUT_COLUMNS)):
+        records = examples.read_unlabeled(str(Path(path).expanduser()), classes)
+        return read_file(path, examples.inputs, getattr(examples, "quoted", False)) if records is None else records
+
+
+def read_labeled(examples: LabeledFormat, path: str, classes: Sequence[str]) -> list[Record]:
+    """Return the records of a file to score, with the class names of the model.
+
+    Args:
+      examples: the format that the model was trained on, with the columns of the file.
+      path: the file.
+      classes: the model's classes; empty if labels are numbers.
+
+    Raises:
+      UserError: the file cannot be read, or has a label that the model does not know.
+    """
+    with of_command(examples.columns_of(command_line.COLUMNS)):
+        records = examples.read(path)
+        if not classes:
+            return records
+        records = examples.without_missing(records, path, classes)
+    return with_names_of(classes, records, examples, path)
 
 
 def _check_no_blanks(rows: Sequence[Record], fields: Sequence[str]) -> None:

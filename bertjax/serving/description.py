@@ -5,11 +5,16 @@ as JSON, and the `tokenizer.json` of Hugging Face's `tokenizers`. A copy of the 
 """
 
 import dataclasses
+import functools
 import json
 from collections.abc import Mapping
 from typing import Any, Self
 
+from bertjax.config import typed
+from bertjax.data.labeled.label_sets import LabelSets
+from bertjax.data.labeled.texts import LabeledText
 from bertjax.runtime.errors import Damaged, UserError, check_format, quoted, reason
+from bertjax.runtime.setting import check, setting
 
 # Names in the metadata.
 DESCRIPTION, TOKENIZER = "bertjax", "tokenizer.json"
@@ -20,11 +25,8 @@ CLASSIFICATION, MULTI_LABEL, REGRESSION, EMBEDDING = "classification", "multi_la
 TASKS = (CLASSIFICATION, MULTI_LABEL, REGRESSION, EMBEDDING)
 # No encoder reads as many tokens, and no vocabulary has as many pieces.
 _MOST_TOKENS, _MOST_PIECES = 1 << 20, 1 << 31
-_COLUMN_TYPES: dict[str, type] = {
-    **dict.fromkeys(("kind", "text", "pair", "label", "separator"), str),
-    "quoted": bool,
-    "label_columns": list,
-}
+# Formats whose labeled files `bertjax.serving.evaluate` reads.
+KINDS: dict[str, type[LabeledText]] = {"labeled_text": LabeledText, "label_sets": LabelSets}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,22 +45,29 @@ class Description:
     """
 
     task: str
-    max_tokens: int
-    pad_id: int
+    max_tokens: int = setting(dataclasses.MISSING, least=1, most=_MOST_TOKENS)
+    pad_id: int = setting(dataclasses.MISSING, least=0, most=_MOST_PIECES)
     pads_left: bool = False
     labels: tuple[str, ...] = ()
     examples: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    threshold: float | None = None
+    threshold: float | None = setting(None, least=0, most=1)
     activation: str = "identity"
+
+    @functools.cached_property
+    def format(self) -> LabeledText:
+        """The format of labeled files. Of a format of a user's own it has the texts only."""
+        kind = KINDS.get(self.examples.get("kind", ""), LabeledText)
+        known = {field.name for field in dataclasses.fields(kind)}
+        settings = {"text": "text"} | {name: value for name, value in self.examples.items() if name in known}
+        return typed.build(kind, settings, "examples", {})
 
     @property
     def fields(self) -> tuple[str, ...]:
         """Names of the text columns: one for single texts, two for pairs."""
-        text, pair = self.examples.get("text", "text"), self.examples.get("pair", "")
-        return (text, pair) if pair else (text,)
+        return self.format.inputs
 
-    def with_columns(self, columns: Mapping[str, str | int]) -> Self:
-        """Return a copy that reads a file with other columns.
+    def with_columns(self, columns: Mapping[str, str | int]) -> LabeledText:
+        """Return the format of a file with other columns.
 
         Args:
           columns: {setting of the examples: column}, from the flags of a command.
@@ -68,10 +77,7 @@ class Description:
         """
         if "pair" in columns and len(self.fields) == 1:
             raise UserError(f"--pair={columns['pair']} has no effect on a model of single texts; remove it")
-        examples = {**self.examples, **columns}
-        if "label" in columns:  # one column with the names of the classes, in place of a column for each class
-            examples.pop("label_columns", None)
-        return dataclasses.replace(self, examples=examples)
+        return self.format.with_columns(columns)
 
     def to_json(self) -> str:
         """Return the metadata entry."""
@@ -95,35 +101,23 @@ class Description:
             )
         try:
             values = json.loads(metadata[DESCRIPTION])
-            check_format(path, values.pop("format", None), FORMAT, remedy="convert the model again")
+            version = values.pop("format", None)
             read = cls(**values | {"labels": tuple(values.get("labels", ()))})
             read._check()
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        except (UserError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise Damaged(f"the metadata of {path} is damaged ({reason(error)}); convert the model again") from None
+        check_format(path, version, FORMAT, remedy="convert the model again")
         return read
 
     def _check(self) -> None:
-        """Raise ValueError unless the values can be used."""
+        """Raise ValueError or UserError unless the values can be used."""
         kinds = {"task": str, "max_tokens": int, "pad_id": int, "pads_left": bool, "examples": dict, "activation": str}
         for name, kind in kinds.items():
             if type(getattr(self, name)) is not kind:
                 raise ValueError(f"{name}={quoted(getattr(self, name))} is not of type {kind.__name__}")
-        if not (0 < self.max_tokens <= _MOST_TOKENS and 0 <= self.pad_id < _MOST_PIECES):
-            raise ValueError("max_tokens or pad_id is out of range")
-        if self.threshold is not None and not 0.0 <= self.threshold <= 1.0:
-            raise ValueError(f"threshold={self.threshold} is not between 0 and 1")
-        if not all(isinstance(label, str) for label in self.labels) or not all(map(_is_column, self.fields)):
-            raise ValueError("labels or columns are not texts")
-        if len(set(self.labels)) < len(self.labels):
-            raise ValueError("two labels have one name")
-        for name, kind in _COLUMN_TYPES.items():
-            if type(self.examples.get(name, kind())) is not kind:
-                raise ValueError(f"examples.{name}={quoted(self.examples[name])} is not of type {kind.__name__}")
-        if not all(map(_is_column, self.examples.get("label_columns", ()))):
-            raise ValueError("examples.label_columns are not texts")
+        check(self)
+        _ = self.format
+        if not all(isinstance(label, str) for label in self.labels) or len(set(self.labels)) < len(self.labels):
+            raise ValueError("labels are not different texts")
         if self.task in (CLASSIFICATION, MULTI_LABEL) and not self.labels:
             raise ValueError("it has no labels")
-
-
-def _is_column(name: Any) -> bool:
-    return isinstance(name, str) and bool(name)

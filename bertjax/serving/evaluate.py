@@ -7,20 +7,20 @@ examples:
   python -m bertjax evaluate reviews.onnx --corpus=other.csv --text=comment --label=stars --json
 """
 
-import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from bertjax.data.labeled.base import Record, of_command
-from bertjax.data.labeled.label_sets import LabelSets
-from bertjax.data.labeled.labels import with_names_of
-from bertjax.data.labeled.texts import LabeledText
+from bertjax.data.labeled.base import Record
+from bertjax.inference.records import read_labeled
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError, json_text, printable, say
-from bertjax.serving.description import CLASSIFICATION, EMBEDDING, MULTI_LABEL, Description
+from bertjax.serving.description import CLASSIFICATION, EMBEDDING, KINDS, MULTI_LABEL, Description
 from bertjax.serving.model import OnnxModel
 from bertjax.serving.predict import texts_of
+
+Columns = Mapping[str, str | int]
 
 
 def scores_of(description: Description, values: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -136,32 +136,31 @@ def _ranks(values_M: np.ndarray) -> np.ndarray:
     return (last - (counts - 1) / 2)[places_M]
 
 
-_FORMATS: dict[str, type[LabeledText]] = {"labeled_text": LabeledText, "label_sets": LabelSets}
+def read(description: Description, path: str, columns: Columns = {}) -> tuple[list[Record], np.ndarray]:  # noqa: B006
+    """Return the records of a labeled file, and their labels as `scores_of` takes them.
 
-
-def read(description: Description, path: str) -> tuple[list[Record], np.ndarray]:
-    """Return the records of a labeled file, and their labels as `scores.scores_of` takes them.
+    Args:
+      description: the model.
+      path: the file.
+      columns: {setting of the examples: column in the file}, if they differ from those of the training file.
 
     Raises:
       UserError: the file cannot be read, or has a label that the model does not know.
     """
-    examples = _format(description)
-    with of_command(examples.columns_of((*command_line.TEXT_COLUMNS, "label"))):
-        records = examples.read(path)
-        if description.labels:
-            records = examples.without_missing(records, path, description.labels)
-    if description.labels:
-        records = with_names_of(description.labels, records, examples, path)
+    if (kind := description.examples.get("kind", "labeled_text")) not in KINDS:
+        raise UserError(f"the model was trained on examples.kind={kind!r}, whose files only its export reads")
+    examples = description.with_columns(columns)
+    records = read_labeled(examples, path, description.labels)
     return records, examples.label_numbers(records, description.labels)
 
 
-def run(model: OnnxModel, path: str, description: Description | None = None, per_class: bool = False) -> dict[str, Any]:
+def run(model: OnnxModel, path: str, columns: Columns = {}, per_class: bool = False) -> dict[str, Any]:  # noqa: B006
     """Score a model on a labeled file.
 
     Args:
       model: the model.
       path: a .csv, .tsv, .jsonl or .json file, as for `bertjax evaluate`.
-      description: the model's description with the columns of the file; None for its own columns.
+      columns: see `read`.
       per_class: whether to return scores by class as well.
 
     Returns:
@@ -172,15 +171,15 @@ def run(model: OnnxModel, path: str, description: Description | None = None, per
       UserError: the file cannot be read, or the model does not predict labels.
     """
     model.check_task()
-    description = description or model.description
+    description = model.description
     if description.task == EMBEDDING:
         raise UserError(f"{model.path} computes embeddings, which a labeled file does not score; name a classifier")
     if per_class and description.task != CLASSIFICATION:
         raise UserError(
             f"--per-class has no effect on {model.path}, which does not predict one class for each record; leave it out"
         )
-    records, labels = read(description, path)
-    rows = model.rows(texts_of(description, records))
+    records, labels = read(description, path, columns)
+    rows = model.rows(texts_of(description.with_columns(columns).inputs, records))
     values = model.values(rows)
     figures = {
         "eval": scores_of(description, values, labels),
@@ -189,18 +188,6 @@ def run(model: OnnxModel, path: str, description: Description | None = None, per
         "cut": sum(row.is_cut for row in rows),
     }
     return figures | ({"classes": {"heldout": scores_by_class(description, values, labels)}} if per_class else {})
-
-
-def _format(description: Description) -> LabeledText:
-    settings: dict[str, Any] = dict(description.examples)
-    kind = settings.pop("kind", "labeled_text")
-    if kind not in _FORMATS:
-        raise UserError(f"the model was trained on examples.kind={kind!r}, whose files only its export reads")
-    names = {field.name for field in dataclasses.fields(_FORMATS[kind]) if field.init}
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()
-    }
-    return _FORMATS[kind](**{name: value for name, value in values.items() if name in names})
 
 
 def _text(figures: dict[str, Any], path: str) -> str:
@@ -236,6 +223,6 @@ def main(argv: list[str] | None = None) -> int:
     if not args.corpus:
         raise UserError("an ONNX file names no data to score on; add --corpus=FILE, a labeled file")
     model = OnnxModel(args.model, args.threads)
-    figures = run(model, args.corpus, model.description.with_columns(columns), args.per_class)
+    figures = run(model, args.corpus, columns, args.per_class)
     say(json_text(figures, indent=2) if args.json else _text(figures, args.corpus))
     return 0

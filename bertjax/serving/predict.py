@@ -5,15 +5,16 @@ examples:
   python -m bertjax predict reviews.onnx --file=reviews.csv --out=answers.jsonl
 """
 
+import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bertjax.data.labeled.base import Record, of_command
-from bertjax.inference.records import CUT_FEWER, read_file, readable_text, requested, with_answer, with_best
+from bertjax.data.labeled.base import Record
+from bertjax.inference.records import CUT_FEWER, read_inputs, readable_text, requested, with_answer, with_best
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError, json_text, say
-from bertjax.serving.description import EMBEDDING, Description
+from bertjax.serving.description import EMBEDDING
 from bertjax.serving.model import OnnxModel, Row, Text, answers_of
 
 # Number of records whose outputs are in memory at the same time.
@@ -22,24 +23,20 @@ _PART = 1 << 13
 _SHOWN = 3
 
 
-def texts_of(description: Description, records: list[Record]) -> list[Text]:
+def texts_of(fields: Sequence[str], records: list[Record]) -> list[Text]:
     """Return what the model reads of each record: a text, or a pair of texts."""
-    fields = description.fields
     return [record[fields[0]] if len(fields) == 1 else tuple(record[name] for name in fields) for record in records]
 
 
-def predictions(model: OnnxModel, records: list[Record], rows: list[Row]) -> Iterator[dict[str, Any]]:
+def predictions(
+    model: OnnxModel, records: list[Record], rows: list[Row], fields: Sequence[str]
+) -> Iterator[dict[str, Any]]:
     """Yield each record's fields with its answer, in order, as `bertjax predict` of the export does."""
     for first in range(0, len(records), _PART):
         part = slice(first, first + _PART)
         answers = answers_of(model.description, model.values(rows[part]))
         for record, answer in zip(records[part], answers, strict=True):
-            yield with_answer(record, answer, model.description.fields)
-
-
-def _read(file: str, description: Description) -> list[Record]:
-    with of_command(dict(zip(command_line.TEXT_COLUMNS, description.fields))):
-        return read_file(file, description.fields, bool(description.examples.get("quoted")))
+            yield with_answer(record, answer, fields)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -58,20 +55,20 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_flags({"--threads": "threads to compute with (default: one on each core)"}, type=int, default=0)
     command_line.add_column_flags(parser, "--file", command_line.TEXT_COLUMNS)
     args = parser.parse_intermixed_args(argv)  # sentences may follow flags
-    columns = command_line.columns_of(args)
     model = OnnxModel(args.model, args.threads)
     model.check_task()
-    description = model.description.with_columns(columns)
-    if args.top and not description.labels:
+    examples = model.description.with_columns(command_line.columns_of(args))
+    if args.top and not model.description.labels:
         raise UserError(f"--top={args.top} has no effect on a model without classes; leave it out")
-    records = requested(args.texts, args.file, description.fields, lambda file: _read(file, description))
+    fields = examples.inputs
+    records = requested(args.texts, args.file, fields, functools.partial(read_inputs, examples))
     # All records first, so that a bad one is found before anything is computed.
-    rows = model.rows(texts_of(description, records))
-    is_readable = description.task != EMBEDDING and not args.json and not args.out and sys.stdout.isatty()
+    rows = model.rows(texts_of(fields, records))
+    is_readable = model.description.task != EMBEDDING and not args.json and not args.out and sys.stdout.isatty()
     with command_line.output(args.out) as file:
-        for answer in predictions(model, records, rows):
+        for answer in predictions(model, records, rows, fields):
             if is_readable:
-                line = readable_text(answer, description.fields, args.top or _SHOWN)
+                line = readable_text(answer, fields, args.top or _SHOWN)
             else:
                 line = json_text(with_best(answer, args.top) if args.top else answer)
             file.write(line.encode() + b"\n")

@@ -26,15 +26,14 @@ def read(changes=None, text=None):
 def test_a_description_is_read_as_it_was_written():
     assert read() == OWN and OWN.fields == ("a", "b")
     columns = OWN.with_columns({"text": "c"})
-    assert columns.fields == ("c", "b") and columns.labels == OWN.labels
+    assert columns.inputs == ("c", "b")
 
 
 def test_another_label_column_replaces_a_column_for_each_class(tmp_path):
     examples = {"kind": "label_sets", "text": "a", "label_columns": ["bad", "good"]}
     several = Description("multi_label", 8, 0, labels=("bad", "good"), examples=examples)
-    one_column = several.with_columns({"label": "x"})
     (tmp_path / "test.csv").write_text("a,x\nabc,good\n")
-    _, labels = evaluate.read(one_column, str(tmp_path / "test.csv"))
+    _, labels = evaluate.read(several, str(tmp_path / "test.csv"), {"label": "x"})
     assert labels.tolist() == [[0, 1]]
 
 
@@ -43,19 +42,22 @@ def test_another_label_column_replaces_a_column_for_each_class(tmp_path):
     [
         ({"max_tokens": "many"}, "max_tokens='many' is not of type int"),
         ({"max_tokens": True}, "max_tokens=True is not of type int"),
-        ({"max_tokens": 0}, "out of range"),
-        ({"pad_id": -1}, "out of range"),
+        ({"max_tokens": 0}, "max_tokens=0 must be between 1 and"),
+        ({"pad_id": -1}, "pad_id=-1 must be between 0 and"),
         ({"labels": []}, "it has no labels"),
-        ({"labels": [1, 2]}, "labels or columns are not texts"),
-        ({"examples": {"text": 3}}, "labels or columns are not texts"),
-        ({"threshold": 2}, "threshold=2 is not between 0 and 1"),
-        ({"pad_id": 10**30}, "out of range"),
-        ({"max_tokens": 10**9}, "out of range"),
-        ({"labels": ["a", "a", "b"]}, "two labels have one name"),
-        ({"examples": {"kind": ["x"]}}, r"examples.kind=\['x'\] is not of type str"),
-        ({"examples": {"label_columns": 5}}, "examples.label_columns=5 is not of type list"),
-        ({"examples": {"label_columns": [5]}}, "examples.label_columns are not texts"),
-        ({"examples": {"separator": 3}}, "examples.separator=3 is not of type str"),
+        ({"labels": [1, 2]}, "labels are not different texts"),
+        ({"examples": {"text": 3}}, "examples.text=3 is int; it must be text"),
+        ({"threshold": 2}, "threshold=2 must be between 0 and 1"),
+        ({"pad_id": 10**30}, "pad_id=1000"),
+        ({"max_tokens": 10**9}, "max_tokens=1000000000 must"),
+        ({"labels": ["a", "a", "b"]}, "labels are not different texts"),
+        ({"examples": {"kind": ["x"]}}, "unhashable type"),
+        (
+            {"examples": {"kind": "label_sets", "label_columns": 5}},
+            "examples.label_columns=5 is int; it must be a list",
+        ),
+        ({"examples": {"kind": "label_sets", "label_columns": [5]}}, "examples.label_columns.0=5 is int"),
+        ({"examples": {"kind": "label_sets", "separator": 3}}, "examples.separator=3 is int"),
         ({"unknown": 1}, "unexpected keyword argument 'unknown'"),
         ("", ""),
         ("[]", ""),
