@@ -38,8 +38,6 @@ from bertjax.data.text.lexicon import MINE
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.inference import minimal_pairs
-from bertjax.inference.buckets import bar
-from bertjax.inference.predictor import Predictor
 from bertjax.inference.records import CUT_FEWER, read_labeled
 from bertjax.objectives.finetuning.base import without_location
 from bertjax.runtime import command_line, platform, storage
@@ -323,12 +321,8 @@ def run_pairs(name: str, path: str, trust_code: bool = False, scores: str = "") 
     # Scoring takes long: an output that cannot be written must fail before it.
     if scores and not storage.is_remote(target) and not target.parent.exists():
         raise UserError(f"--scores={scores} is in a folder that does not exist; make it first")
-    pairs, predictor = minimal_pairs.read(path), Predictor(SavedModel(name, trust_code).export)
-    request = minimal_pairs.request(predictor, pairs)
-    with bar(request.tokens) as progress:
-        judged = minimal_pairs.judge(predictor, pairs, request, progress.update)
-    for note, count in request.notes.items():
-        say(f"{count:,} of {request.records:,} sentences were {note}", file=sys.stderr)
+    pairs = minimal_pairs.read(path)
+    judged = minimal_pairs.judge(SavedModel(name, trust_code).export, pairs)
     if scores:
         lines = [without_location(pair) | judgment for pair, judgment in zip(pairs, judged, strict=True)]
         write_jsonl(target, lines)

@@ -176,7 +176,7 @@ def _on_pairs(args: argparse.Namespace) -> int:
         subjects = open_subjects(args.models, args.trust_code)
         pairs.check(subjects)
         for subject in subjects:
-            judged = pairs.judge(subject, found)
+            judged = minimal_pairs.judge(subject.export, found)
             tables.append(f"{subject.label}\n{minimal_pairs.table(minimal_pairs.shares(found, judged))}")
             if workdir := _workdir_of(subject):
                 kept = write_probe(workdir, name, pairs.scores_of(found, judged))

@@ -10,20 +10,21 @@ expected score of a coin flip, so chance is 50%.
 """
 
 import math
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-from etils import epath
 
+from bertjax.config.export import Export
 from bertjax.data.labeled.base import WHERE, Record
-from bertjax.data.sources.lines import COMPRESSIONS, numbered_lines
+from bertjax.data.sources.lines import COMPRESSIONS
+from bertjax.inference.buckets import bar
 from bertjax.inference.likelihood import LogLikelihood, PseudoLogLikelihood, is_causal
-from bertjax.inference.predictor import Predictor, Request
-from bertjax.inference.records import read_objects
-from bertjax.runtime.errors import UserError, printable
-from bertjax.runtime.storage import reason_of
+from bertjax.inference.predictor import Predictor
+from bertjax.inference.records import read_file
+from bertjax.runtime.errors import UserError, printable, say
 
 GOOD, BAD, PARADIGM = "sentence_good", "sentence_bad", "UID"
 # Grouping fields of BLiMP, optional, from finest to coarsest.
@@ -56,44 +57,29 @@ def files_of(path: str) -> list[Path]:
 def _read_file(path: str) -> list[Record]:
     if not path.endswith(_SUFFIXES):
         raise UserError(f"{path} is not a .jsonl file; give one JSON object per line, with {GOOD!r} and {BAD!r}")
-    try:
-        lines = [line for _, line in numbered_lines(epath.Path(path))]
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {reason_of(error)}; name a .jsonl file") from None
-    pairs = read_objects(lines, path, (GOOD, BAD))
-    if not pairs:
-        raise UserError(f"{path} is empty; give at least one pair")
-    return pairs
+    return read_file(path, (GOOD, BAD))
 
 
-def request(predictor: Predictor, pairs: list[Record]) -> Request:
-    """Return the request that scores all sentences of the pairs.
+def judge(model: Export, pairs: list[Record]) -> list[Record]:
+    """Return `good` and `bad`, the scores of both sentences in each pair, and `point`: 1 if right, 0.5 for a tie.
+
+    Progress, and the number of sentences that were cut, go to stderr.
+
+    Args:
+      model: the model.
+      pairs: result of `read`.
 
     Raises:
       UserError: the model has neither a masked-LM head nor a causal one.
     """
-    kind = LogLikelihood if is_causal(predictor.model) else PseudoLogLikelihood
+    kind, predictor = LogLikelihood if is_causal(model) else PseudoLogLikelihood, Predictor(model)
     sentences = [{"text": pair[side], WHERE: pair[WHERE]} for pair in pairs for side in (GOOD, BAD)]
-    return predictor.request(predictor.pipeline(kind), sentences)
-
-
-def judge(
-    predictor: Predictor,
-    pairs: list[Record],
-    request: Request,
-    on_tokens: Callable[[int], object] = lambda tokens: None,
-) -> list[Record]:
-    """Return `good` and `bad`, the scores of both sentences in each pair, and `point`: 1 if right, 0.5 for a tie.
-
-    Args:
-      predictor: the model.
-      pairs: result of `read`.
-      request: result of `request` for these pairs.
-      on_tokens: called after each batch with its token count.
-    """
-    name = cast(PseudoLogLikelihood | LogLikelihood, request.pipeline).score
-    scores = [prediction[name] for prediction in predictor.predictions(request, on_tokens)]
-    # `request` lists the sentences as good, bad, good, bad, ...
+    request = predictor.request(predictor.pipeline(kind), sentences)
+    with bar(request.tokens) as progress:
+        scores = [prediction[kind.score] for prediction in predictor.predictions(request, progress.update)]
+    for note, count in request.notes.items():
+        say(f"{count:,} of {request.records:,} sentences were {note}", file=sys.stderr)
+    # The sentences are listed as good, bad, good, bad, ...
     good, bad = np.array(scores).reshape(-1, 2).T
     points = np.where(np.isclose(good, bad, rtol=_ROUNDING, atol=0.0), 0.5, good > bad)
     columns = zip(good.tolist(), bad.tolist(), points.tolist(), strict=True)

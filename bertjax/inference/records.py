@@ -8,10 +8,10 @@ from typing import Any
 
 from etils import epath
 
-from bertjax.data.labeled import json_objects, tables
+from bertjax.data.labeled import tables
 from bertjax.data.labeled.base import WHERE, LabeledFormat, Record, of_command
 from bertjax.data.labeled.labels import with_names_of
-from bertjax.data.sources.base import check_surrogates, object_of, text_of
+from bertjax.data.sources.base import check_surrogates, text_of
 from bertjax.data.sources.lines import BYTE_ORDER_MARK, numbered_lines
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError, printable, say
@@ -59,25 +59,6 @@ def read_lines(lines: Iterable[bytes], name: str, field: str) -> list[Record]:
     return [{field: text_of(line, where), WHERE: where} for where, line in _numbered(lines, name)]
 
 
-def read_objects(lines: Iterable[bytes], name: str, fields: Sequence[str]) -> list[Record]:
-    """Return the JSON object on each line.
-
-    Args:
-      lines: UTF-8 lines with line ends.
-      name: file name, for messages.
-      fields: required fields, each a text.
-
-    Raises:
-      UserError: a line is not such an object.
-    """
-    records = []
-    for where, line in _numbered(lines, name):
-        record = object_of(line, where, fields[0])
-        check_surrogates(json.dumps(record, ensure_ascii=False), where)  # all fields are written with the prediction
-        records.append(_checked(record, where, fields))
-    return records
-
-
 def read_file(path: str, fields: Sequence[str], quoted: bool = False) -> list[Record]:
     """Return the records in a file: the rows of a table (.csv, .tsv, .jsonl, .json), or the lines of any other file.
 
@@ -88,17 +69,14 @@ def read_file(path: str, fields: Sequence[str], quoted: bool = False) -> list[Re
       UserError: the file cannot be read, has a bad line, or has plain lines although a record has several fields.
     """
     full = str(Path(path).expanduser())
-    kind = json_objects.kind_of(path)
-    if kind in tables.DELIMITERS or kind == ".json" or json_objects.holds_array(full):
+    # JSON lines have other suffixes as well, such as .ndjson. Their braces are no text for a model.
+    if tables.is_table(full):
         rows = tables.read(full, fields, quoted, all_columns=True)
         for record in rows:  # all fields are written with the prediction
             check_surrogates(json.dumps(record, ensure_ascii=False), record[WHERE])
         _check_no_blanks(rows, fields)
         return [_checked(record, record[WHERE], fields) for record in rows]
     lines = (line for _, line in numbered_lines(epath.Path(full)))
-    # JSON lines have other suffixes as well, such as .ndjson. Their braces are no text for a model.
-    if json_objects.holds_objects(full):
-        return read_objects(lines, path, fields)
     return read_lines(lines, path, single_field(fields))
 
 

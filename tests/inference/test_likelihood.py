@@ -50,7 +50,7 @@ def pairs(tmp_path):
 
 def score(predictor, path):
     pairs = minimal_pairs.read(str(path))
-    return minimal_pairs.shares(pairs, minimal_pairs.judge(predictor, pairs, minimal_pairs.request(predictor, pairs)))
+    return minimal_pairs.shares(pairs, minimal_pairs.judge(predictor.model, pairs))
 
 
 def test_a_pair_is_correct_if_the_good_sentence_scores_higher(model, predictor, pairs):

@@ -52,10 +52,6 @@ def test_another_label_column_replaces_a_column_for_each_class(tmp_path):
         ({"max_tokens": 10**9}, "max_tokens=1000000000 must"),
         ({"labels": ["a", "a", "b"]}, "labels are not different texts"),
         ({"examples": {"kind": ["x"]}}, "unhashable type"),
-        (
-            {"examples": {"kind": "label_sets", "label_columns": 5}},
-            "examples.label_columns=5 is int; it must be a list",
-        ),
         ({"examples": {"kind": "label_sets", "label_columns": [5]}}, "examples.label_columns.0=5 is int"),
         ({"examples": {"kind": "label_sets", "separator": 3}}, "examples.separator=3 is int"),
         ({"unknown": 1}, "unexpected keyword argument 'unknown'"),

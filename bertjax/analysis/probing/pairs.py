@@ -1,16 +1,12 @@
 """Minimal pairs for several models: preferences pair by pair."""
 
-import sys
 from collections.abc import Sequence
 
 from bertjax.analysis.subject import Subject
 from bertjax.data.labeled.base import Record
-from bertjax.inference import minimal_pairs
-from bertjax.inference.buckets import bar
 from bertjax.inference.likelihood import is_causal
 from bertjax.inference.masked import masked_lm
 from bertjax.inference.minimal_pairs import GROUPINGS
-from bertjax.inference.predictor import Predictor
 from bertjax.runtime.errors import UserError
 from bertjax.training.results.scores import Scores, scores_of_records
 
@@ -26,17 +22,6 @@ def check(subjects: Sequence[Subject]) -> None:
             raise UserError(
                 f"{subject.label} has neither a masked-LM head nor a causal one, which minimal pairs need; leave it out"
             )
-
-
-def judge(subject: Subject, pairs: list[Record]) -> list[Record]:
-    """Return a model's judgments (`bertjax.inference.minimal_pairs.judge`), with a progress bar on stderr."""
-    predictor = Predictor(subject.export)
-    request = minimal_pairs.request(predictor, pairs)
-    with bar(request.tokens) as progress:
-        judged = minimal_pairs.judge(predictor, pairs, request, progress.update)
-    for note, count in request.notes.items():
-        print(f"{subject.label}: {count:,} of {request.records:,} sentences were {note}", file=sys.stderr)
-    return judged
 
 
 def scores_of(pairs: Sequence[Record], judged: Sequence[Record]) -> dict[str, Scores]:
