@@ -27,15 +27,18 @@ from bertjax.analysis import results, running
 from bertjax.analysis.labeled_files import format_of
 from bertjax.analysis.material import Labeled
 from bertjax.analysis.parts.layers import RANK, Layers
-from bertjax.analysis.probing import pairs, senses, tasks
+from bertjax.analysis.probing import senses, tasks
 from bertjax.analysis.probing.tasks import is_conllu
 from bertjax.analysis.reduce import show
 from bertjax.analysis.subject import Subject, open_subjects
+from bertjax.data.labeled.base import Record
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.inference import minimal_pairs
+from bertjax.inference.likelihood import is_causal
+from bertjax.inference.masked import masked_lm
 from bertjax.runtime import command_line, platform
 from bertjax.runtime.errors import UserError, say
-from bertjax.training.results.scores import scores_of, write_probe
+from bertjax.training.results.scores import Scores, scores_of, scores_of_records, write_probe
 
 # Effectively unlimited: more records than any file has.
 _ALL = 10**9
@@ -174,15 +177,32 @@ def _on_pairs(args: argparse.Namespace) -> int:
     name, tables = _kept_name(args.minimal_pairs, minimal_pairs.files_of(args.minimal_pairs)), []
     with contextlib.redirect_stdout(sys.stderr):
         subjects = open_subjects(args.models, args.trust_code)
-        pairs.check(subjects)
+        for subject in subjects:  # before the first one judges a pair
+            if not (masked_lm(subject.export) or is_causal(subject.export)):
+                raise UserError(
+                    f"{subject.label} has neither a masked-LM head nor a causal one, which minimal pairs need; leave "
+                    "it out"
+                )
         for subject in subjects:
             judged = minimal_pairs.judge(subject.export, found)
             tables.append(f"{subject.label}\n{minimal_pairs.table(minimal_pairs.shares(found, judged))}")
             if workdir := _workdir_of(subject):
-                kept = write_probe(workdir, name, pairs.scores_of(found, judged))
+                kept = write_probe(workdir, name, pair_scores(found, judged))
                 say(f"kept in {kept}")
     say("\n\n".join(tables))
     return 0
+
+
+def pair_scores(pairs: Sequence[Record], judged: Sequence[Record]) -> dict[str, Scores]:
+    """Return accuracy per pair: overall, and for each group in the coarsest grouping that the pairs have."""
+    points = [(pair, judgment["point"], 1.0) for pair, judgment in zip(pairs, judged, strict=True)]
+    scores = {"accuracy": scores_of_records(points)}
+    # The finest grouping, BLiMP's 67 paradigms, would be too many rows for a comparison.
+    grouping = next((name for name in reversed(minimal_pairs.GROUPINGS) if any(name in pair for pair in pairs)), None)
+    for group in dict.fromkeys(str(pair[grouping]) for pair in pairs if grouping in pair):
+        members = [point for point in points if str(point[0].get(grouping)) == group]
+        scores[f"{group}/accuracy"] = scores_of_records(members)
+    return scores
 
 
 def _keep(

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from etils import epath
 
-from bertjax.analysis.probing import findings, pairs
+from bertjax.analysis.probing import findings
 from bertjax.analysis.subject import Subject, expand
 from bertjax.cli import compare, probe
 from bertjax.comparison.resampling import LEAST_EXAMPLES
@@ -74,7 +74,7 @@ def test_minimal_pairs_of_two_runs_are_kept_and_compared(models, tmp_path, capsy
     ]
     found = minimal_pairs.read(str(tmp_path / "pairs.jsonl"))
     for subject in subjects:
-        scores = pairs.scores_of(found, minimal_pairs.judge(subject.export, found))
+        scores = probe.pair_scores(found, minimal_pairs.judge(subject.export, found))
         write_probe(epath.Path(tmp_path / subject.label[0] / f"seed={subject.label[1]}"), "pairs", scores)
     comparison = compare.run([str(tmp_path / "a"), str(tmp_path / "b")], out=tmp_path / "a.png")
     effect = comparison.effects[0]["pairs/syntax/accuracy"]
