@@ -31,6 +31,8 @@ FORMAT_VERSION = 1
 WEIGHTS, MANIFEST = "model.safetensors", "bertjax.json"
 
 _TOKENIZER = "tokenizer"
+# What every manifest has.
+_ENTRIES = {"format_version": int, "config": dict, "vocab_size": int, "numbers": dict}
 # The only part of the encoder that an export may lack.
 _POOLER = "pooler/"
 _ROOTS = ("encoder", "heads", "generator")
@@ -134,11 +136,20 @@ def write(folder: os.PathLike, export: Export, quantized: bool = False) -> None:
     folder = Path(folder)
     (folder / _TOKENIZER).mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)  # an old manifest must not describe half-written new weights
-    write_params(folder, export.params, export.encoder, quantized)
+    flat = cast(dict[str, np.ndarray], flatten_dict(vocabulary.cut(export.params, export.encoder), sep="/"))
+    write_tensors(folder / WEIGHTS, int8.quantize(flat) if quantized else flat)
     export.tokenizer.save(folder / _TOKENIZER)
-    settings = private_paths.without(export.settings)
-    more = {"modules": export.modules, "unit_embeddings": export.unit_embeddings}
-    write_manifest(folder, settings, export.encoder.vocab_size, export.numbers, **more)
+    manifest: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
+        "config": private_paths.without(export.settings),
+        "vocab_size": export.encoder.vocab_size,
+        "numbers": export.numbers,
+        "weights": _digest(folder / WEIGHTS),
+    }
+    manifest |= {"modules": export.modules} if export.modules else {}
+    manifest |= {"unit_embeddings": True} if export.unit_embeddings else {}
+    storage.flush_folder(folder)  # the manifest must not survive a crash of the machine without the weights
+    storage.write_text(folder / MANIFEST, json_text(manifest, indent=2) + "\n")
 
 
 def is_whole(folder: Path, steps: int) -> bool:
@@ -205,16 +216,14 @@ def read_manifest(folder: os.PathLike) -> dict[str, Any]:
     try:
         manifest = untrusted.read_json(folder / MANIFEST)
         # Check types before use: an untrusted manifest may hold anything.
-        version = _checked(manifest, "format_version", int)
-        _checked(manifest, "config", dict)
-        _checked(manifest, "vocab_size", int)
-        _checked(manifest, "numbers", dict)
-        _checked({"modules": {}, **manifest}, "modules", dict)
+        for key, kind in _ENTRIES.items():
+            _check_entry(manifest, key, kind)
+        _check_entry({"modules": {}, **manifest}, "modules", dict)
     except FileNotFoundError as error:
         raise UserError(f"{folder} is not an export: {MANIFEST} is missing") from error
     except (OSError, ValueError, TypeError) as error:
         raise _damaged(folder, error) from error
-    check_format(f"the export {folder}", version, FORMAT_VERSION)
+    check_format(f"the export {folder}", manifest["format_version"], FORMAT_VERSION)
     return manifest
 
 
@@ -233,12 +242,6 @@ def read_params(folder: os.PathLike, encoder: EncoderConfig) -> dict:
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise _damaged(folder, error) from error
     return vocabulary.pad(unflatten_dict(flat, sep="/"), encoder)
-
-
-def write_params(folder: os.PathLike, params: dict, encoder: EncoderConfig, quantized: bool = False) -> None:
-    """Write parameters without vocabulary padding, see `write`."""
-    flat = cast(dict[str, np.ndarray], flatten_dict(vocabulary.cut(params, encoder), sep="/"))
-    write_tensors(Path(folder) / WEIGHTS, int8.quantize(flat) if quantized else flat)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str] | None = None) -> None:
@@ -265,30 +268,6 @@ def is_quantized(folder: os.PathLike) -> bool:
             return any(tensors.get_slice(name).get_dtype() == "I8" for name in tensors.keys())
     except (OSError, SafetensorError) as error:
         raise _damaged(folder, error) from error
-
-
-def write_manifest(
-    folder: os.PathLike,
-    settings: dict[str, Any],
-    vocab_size: int,
-    numbers: dict[str, Any],
-    modules: Mapping[str, Mapping[str, str]] = FrozenDict(),
-    unit_embeddings: bool = False,
-) -> None:
-    """Write the manifest atomically, see `write`."""
-    manifest: dict[str, Any] = {
-        "format_version": FORMAT_VERSION,
-        "config": settings,
-        "vocab_size": vocab_size,
-        "numbers": numbers,
-        "weights": _digest(Path(folder) / WEIGHTS),
-    }
-    if modules:
-        manifest["modules"] = modules
-    if unit_embeddings:
-        manifest["unit_embeddings"] = True
-    storage.flush_folder(Path(folder))  # the manifest must not survive a crash of the machine without the weights
-    storage.write_text(Path(folder) / MANIFEST, json_text(manifest, indent=2) + "\n")
 
 
 def with_encoder(model: Export, encoder: EncoderConfig, params: dict) -> Export:
@@ -367,15 +346,13 @@ def _damaged(folder: os.PathLike, error: Exception) -> UserError:
     return UserError(f"the export {folder} is damaged ({reason(error)}); export it again from its run")
 
 
-def _checked(manifest: Any, key: str, expected: type) -> Any:
-    """Return a manifest entry; raise ValueError if it is missing or has another type."""
+def _check_entry(manifest: Any, key: str, kind: type) -> None:
+    """Raise ValueError if a manifest lacks an entry, or it has another type."""
     if not isinstance(manifest, dict) or key not in manifest:
         raise ValueError(f"{MANIFEST} has no {key}")
     # `isinstance` would accept True as an integer.
-    if type(manifest[key]) is not expected:
-        kind = {int: "an integer", dict: "settings by name"}[expected]
-        raise ValueError(f"{key}={quoted(manifest[key])} is not {kind}")
-    return manifest[key]
+    if type(manifest[key]) is not kind:
+        raise ValueError(f"{key}={quoted(manifest[key])} is not of type {kind.__name__}")
 
 
 def _check_params(flat: Mapping[str, np.ndarray], encoder: EncoderConfig) -> None:

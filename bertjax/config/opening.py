@@ -151,13 +151,10 @@ class SavedModel:
 
             return with_split(Workdir.at(self.folder), from_dict(settings, self._trust_code))
         with self._naming_changes():
-            return from_dict(self._of_export(settings), self._trust_code)
-
-    def _of_export(self, settings: dict[str, Any]) -> dict[str, Any]:
-        read = private_paths.read_from_export(settings)
-        if isinstance(data := read.setdefault("data", {}), dict):  # otherwise `from_dict` reports it
-            data["tokenizer"] = {"model": str(self.folder / "tokenizer")}
-        return read
+            read = private_paths.read_from_export(settings)
+            if isinstance(data := read.setdefault("data", {}), dict):  # otherwise `from_dict` reports it
+                data["tokenizer"] = {"model": str(self.folder / "tokenizer")}
+            return from_dict(read, self._trust_code)
 
     @contextlib.contextmanager
     def _naming_changes(self) -> Iterator[None]:
@@ -212,8 +209,13 @@ class SavedModel:
         if not self._task:
             return model
         # Unwrap the task's own heads, so that the result looks like a model with a single task.
+        # Imported here because only models with several tasks need the formats.
+        from bertjax.data.formats import FORMATS
+        from bertjax.data.labeled.base import LabeledFormat
+
         settings, params = _of_task(model.settings, self._task), model.params
-        if len(model.settings["tasks"]) > 1 and _is_labeled(settings["tasks"][self._task]):
+        several, task = len(model.settings["tasks"]) > 1, settings["tasks"][self._task]
+        if several and issubclass(FORMATS.class_of(task["examples"]["kind"]), LabeledFormat):
             params = params | {"heads": params.get("heads", {}).get(self._task, {})}  # `Loss.own_heads`
         return model._replace(settings=settings, params=params)
 
@@ -296,14 +298,6 @@ def _of_task(settings: dict[str, Any], task: str) -> dict[str, Any]:
         "optimizer": settings.get("optimizer", {}) | {"warmup_steps": 0, "warmup_share": 0.0, "warmup_tokens": 0.0},
         "runtime": settings.get("runtime", {}) | {"keep_at": []},
     }
-
-
-def _is_labeled(task: dict[str, Any]) -> bool:
-    # Imported here because only models with several tasks need the formats.
-    from bertjax.data.formats import FORMATS
-    from bertjax.data.labeled.base import LabeledFormat
-
-    return issubclass(FORMATS.class_of(task["examples"]["kind"]), LabeledFormat)
 
 
 def split_name(name: str | os.PathLike) -> tuple[str, str]:

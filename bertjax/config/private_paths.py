@@ -4,7 +4,7 @@ Paths name users, machines and buckets, so exports contain base names only (`wit
 control what another machine opens, writes, matches or runs, so few of its settings are used (`read_from_export`).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 # Settings that name files and folders; `*` matches one component.
@@ -66,7 +66,7 @@ def base_name(name: str) -> str:
 
 def without(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a run's settings with base names instead of paths, and with default data locations."""
-    return _mapped(settings, _shortened)
+    return _shortened(settings)
 
 
 def without_teachers(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,18 +177,14 @@ def _corpora(data: Mapping[str, Any]) -> list[Any]:
     return [data["corpus"]] if "corpus" in data else []
 
 
-def _shortened(path: tuple[str, ...], value: str) -> str:
-    return _PLACES.get(".".join(path)) or base_name(value)
-
-
-def _mapped(value: Any, change: Callable[[tuple[str, ...], str], str], path: tuple[str, ...] = ()) -> Any:
-    """Apply `change` to all strings in nested settings that name files or locations."""
+def _shortened(value: Any, path: tuple[str, ...] = ()) -> Any:
+    """Shorten all strings in nested settings that name files or locations."""
     if isinstance(value, Mapping):
-        return {key: _mapped(entry, change, (*path, key)) for key, entry in value.items()}
+        return {key: _shortened(entry, (*path, key)) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_mapped(entry, change, (*path, str(index))) for index, entry in enumerate(value)]
+        return [_shortened(entry, (*path, str(index))) for index, entry in enumerate(value)]
     is_path = any(_matches(pattern, path) for pattern in (*_PATHS, *_PLACES))
-    return change(path, value) if is_path and isinstance(value, str) else value
+    return (_PLACES.get(".".join(path)) or base_name(value)) if is_path and isinstance(value, str) else value
 
 
 def _matches(pattern: str, path: tuple[str, ...]) -> bool:

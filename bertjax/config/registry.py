@@ -87,7 +87,9 @@ class Union:
         module = module_of(choice, module_name, trust_code or kind in self.kinds)
         registered = vars(module).get(class_name)  # not getattr: a module may import others when it is asked for a name
         if registered is None:
-            near = difflib.get_close_matches(class_name, _classes(module, self.base), n=1, cutoff=0.5)
+            members = vars(module).items()
+            known = [name for name, each in members if isinstance(each, type) and issubclass(each, self.base)]
+            near = difflib.get_close_matches(class_name, known, n=1, cutoff=0.5)
             remedy = f"did you mean {near[0]!r}?" if near else "correct the name"
             raise UserError(f"{choice} cannot be used: {module_name} has no class {class_name!r}; {remedy}")
         if not (isinstance(registered, type) and issubclass(registered, self.base)):
@@ -116,15 +118,13 @@ def module_of(choice: str, name: str, trust_code: bool) -> types.ModuleType:
       UserError: it cannot be imported.
       Untrusted: it is not imported, and `trust_code` is False.
     """
-    return _import(choice, name) if trust_code else _imported(choice, name)
-
-
-def _classes(module: types.ModuleType, base: type) -> list[str]:
-    """Return the names of subclasses of `base` in a module."""
-    return [name for name, value in vars(module).items() if isinstance(value, type) and issubclass(value, base)]
-
-
-def _import(choice: str, name: str) -> types.ModuleType:
+    # An imported module has run already, so looking up a class in it runs nothing new.
+    if not trust_code and name not in sys.modules:
+        raise Untrusted(
+            f"{choice} asks to import the module {name!r}, which runs its code; if you trust its author, add "
+            "--trust-code, which predict, evaluate, analyze, probe, report and compress have (in Python pass "
+            "trust_code=True, or import the module first)"
+        )
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:  # the module is a program and may fail in any way, or end itself
@@ -138,14 +138,3 @@ def _import(choice: str, name: str) -> types.ModuleType:
         remedy = "correct the file" if line else "name an importable module"
         cause = f"{type(error).__name__}: {reason(error)}"
         raise UserError(f"{choice} cannot be imported: {line + ': ' if line else ''}{cause}; {remedy}") from error
-
-
-def _imported(choice: str, name: str) -> types.ModuleType:
-    # An imported module has run already, so looking up a class in it runs nothing new.
-    if name not in sys.modules:
-        raise Untrusted(
-            f"{choice} asks to import the module {name!r}, which runs its code; if you trust its author, add "
-            "--trust-code, which predict, evaluate, analyze, probe, report and compress have (in Python pass "
-            "trust_code=True, or import the module first)"
-        )
-    return sys.modules[name]
