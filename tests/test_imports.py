@@ -47,7 +47,7 @@ ALLOWED = {
     "training.run": "runtime config.registry config.typed data config.private_paths config.export training.config "
     "training.lora training.pruning training.quantization training.model_params training.stages "
     "training.stage_encoders config.config training.param_paths training.parallel training.state",
-    "config.settings": "runtime config.registry config.config",
+    "config.settings": "runtime config.registry config.typed config.config",
     "inference.records": "runtime data",
     "serving": "runtime config.typed data inference.records",  # ONNX files, without JAX
     "interop": "serving runtime data models config.private_paths config.export training.config config.config",

@@ -132,14 +132,12 @@ def main(argv: list[str] | None = None) -> int:
     say(f"page:    {out / results.PAGE}")
     say(f"numbers: {out / results.NUMBERS}, {out / results.ARRAYS}")
     say(f"figures: {out / results.FIGURES}{'/'}")
-    say(f"open it: {_opener()} {out / results.PAGE}")
-    errors = [outcome.error for outcome in outcomes if outcome.error]
-    for outcome in outcomes:
-        if outcome.error:
-            again = f"the other parts are written; run it alone with --parts={outcome.part.name}"
-            say(f"error: {outcome.part.name} failed: {outcome.failure}; {again}", file=sys.stderr)
+    failed = [outcome for outcome in outcomes if outcome.error]
+    for outcome in failed:
+        again = f"the other parts are written; run it alone with --parts={outcome.part.name}"
+        say(f"error: {outcome.part.name} failed: {outcome.failure}; {again}", file=sys.stderr)
     # The page is written, but a script must still notice that a part failed.
-    return command_line.code_for(errors[0]) if errors else 0
+    return command_line.code_for(failed[0].error) if failed else 0
 
 
 def _texts(values: Sequence[str]) -> list[str]:
@@ -160,7 +158,3 @@ def _texts(values: Sequence[str]) -> list[str]:
         else:
             texts.append(value)
     return texts
-
-
-def _opener() -> str:
-    return "open" if sys.platform == "darwin" else "xdg-open"

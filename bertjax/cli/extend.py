@@ -91,10 +91,21 @@ def run(
     model = SavedModel(source).export
     before, notes = model.encoder, []
     if max_positions:
-        model = _with_positions(model, max_positions)
+        if max_positions <= before.max_positions:
+            raise UserError(
+                f"--max-positions={max_positions} does not exceed the present {before.max_positions}; give a larger "
+                "number"
+            )
+        params = vocabulary.add_positions(model.params, before, max_positions)
+        encoder = dataclasses.replace(before, max_positions=max_positions)
+        model = export.with_encoder(model, encoder, params)
     if given:
         extended, notes = _mixed(model, mix, share) if mix else _extension(model, pieces, corpus, text_field, count)
-        model = _with_pieces(model, extended)
+        params = vocabulary.add_pieces(model.params, model.encoder, extended.parts)
+        encoder = dataclasses.replace(model.encoder, vocab_size=extended.tokenizer.vocab_size)
+        # The padding follows from the new vocabulary size.
+        model = export.with_encoder(model, encoder, vocabulary.pad(params, encoder))
+        model = model._replace(tokenizer=extended.tokenizer)
     if model.numbers:  # scores of the old model must not pass for scores of the new one
         model = model._replace(numbers={"before_extension": model.numbers})
     with storage.whole_folder(target) as draft:
@@ -109,14 +120,6 @@ def run(
     )
 
 
-def _with_positions(model: export.Export, max_positions: int) -> export.Export:
-    before = model.encoder.max_positions
-    if max_positions <= before:
-        raise UserError(f"--max-positions={max_positions} does not exceed the present {before}; give a larger number")
-    params = vocabulary.add_positions(model.params, model.encoder, max_positions)
-    return _with_settings(model, max_positions=max_positions)._replace(params=params)
-
-
 def _extension(
     model: export.Export, pieces: str, corpus: str, text_field: str, count: int
 ) -> tuple[Extension, list[str]]:
@@ -125,7 +128,10 @@ def _extension(
     if pieces:
         extended = new_pieces.extend(first, new_pieces.read(pieces))
     else:
-        counts = new_pieces.count_words(_sample(corpus, text_field), first)
+        sample = Sample(SAMPLE_CHARACTERS)
+        for number, document in enumerate(sources.documents(corpus, text_field)):
+            sample.add(number, digest(document.text), document.text)
+        counts = new_pieces.count_words(sample.sentences("line"), first)
         extended = new_pieces.extend(first, new_pieces.mine(counts, first, count))
         before, now = (new_pieces.tokens(counts, version) for version in (first, extended.tokenizer))
         notes.append(f"the {counts.total():,} words counted were {before:,} tokens and are {now:,} now")
@@ -148,26 +154,6 @@ def _mixed(model: export.Export, mix: str, share: float) -> tuple[Extension, lis
     extended = new_pieces.mix(first, second, share)
     shared = f"{extended.known:,} of the {second.vocab_size:,} pieces of {mix} were in the vocabulary"
     return extended, [f"{shared}; a word is split by {mix} with probability {share}"]
-
-
-def _sample(corpus: str, text_field: str) -> list[str]:
-    sample = Sample(SAMPLE_CHARACTERS)
-    for number, document in enumerate(sources.documents(corpus, text_field)):
-        sample.add(number, digest(document.text), document.text)
-    return sample.sentences("line")
-
-
-def _with_pieces(model: export.Export, extended: Extension) -> export.Export:
-    params = vocabulary.add_pieces(model.params, model.encoder, extended.parts)
-    vocab_size = extended.tokenizer.vocab_size
-    # Settings first: the padding below follows from the new vocabulary size.
-    model = _with_settings(model, vocab_size=vocab_size)
-    return model._replace(params=vocabulary.pad(params, model.encoder), tokenizer=extended.tokenizer)
-
-
-def _with_settings(model: export.Export, **settings: int) -> export.Export:
-    """Return the export with new encoder sizes, in its settings too."""
-    return export.with_encoder(model, dataclasses.replace(model.encoder, **settings), model.params)
 
 
 def main(argv: list[str] | None = None) -> int:

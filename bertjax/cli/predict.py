@@ -34,7 +34,6 @@ A text that is longer than the model can read is cut at its end; the number of c
 
 import dataclasses
 import sys
-from typing import Any
 
 import numpy as np
 
@@ -79,18 +78,16 @@ def run(predictor: Predictor, request: Request, out: str = "", readable: int = 0
         else:
             predictions = predictor.predictions(request, progress.update)
             lines = request.pipeline.with_answers(source, predictions) if source else None
-            if lines is None:
-                lines = (_line(prediction, request.pipeline.fields, readable) for prediction in predictions)
+            if lines is None and readable:
+                lines = (readable_text(prediction, request.pipeline.fields, readable) for prediction in predictions)
+            elif lines is None:
+                lines = map(json_text, predictions)
             for line in lines:
                 file.write(line.encode() + b"\n")
     if out:
         say(f"{request.records:,} predictions in {out}", file=sys.stderr)
     for note, count in request.notes.items():
         say(f"{count:,} of {request.records:,} texts were {note}{CUT_FEWER * note.startswith('cut')}", file=sys.stderr)
-
-
-def _line(prediction: dict[str, Any], fields: tuple[str, ...], readable: int) -> str:
-    return readable_text(prediction, fields, readable) if readable else json_text(prediction)
 
 
 def _layers(text: str, last: int) -> tuple[int, ...]:

@@ -237,12 +237,9 @@ def _kept_name(name: str, files: Sequence[Path], *choices: str) -> str:
     digest = hashlib.sha256("\0".join(choices).encode())
     for file in files:
         digest.update(hashlib.sha256(file.read_bytes()).digest())
-    return "-".join([_stem(name), *filter(None, choices), digest.hexdigest()[:6]])
-
-
-def _stem(path: str) -> str:
-    """Return a file or folder name without format and compression suffixes."""
-    return re.sub(r"(\.(conllu|tsv|csv|jsonl|txt|gz|zst|xz))+$", "", Path(path).name)
+    # Without format and compression suffixes.
+    stem = re.sub(r"(\.(conllu|tsv|csv|jsonl|txt|gz|zst|xz))+$", "", Path(name).name)
+    return "-".join([stem, *filter(None, choices), digest.hexdigest()[:6]])
 
 
 def _workdir_of(subject: Subject) -> epath.Path | None:

@@ -30,12 +30,6 @@ _LIMITS = {
 }
 
 
-def check_installed() -> None:
-    """Raise UserError if a package of the server is missing."""
-    if missing := [name for name in _PACKAGES if importlib.util.find_spec(name) is None]:
-        raise UserError(f"serve needs the packages {', '.join(missing)}; pip install '.[serve]' brings them")
-
-
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
     parser = command_line.ArgumentParser("serve", __doc__)
@@ -67,7 +61,8 @@ def main(argv: list[str] | None = None) -> int:
             help=f"most {_LIMITS[name]} (default: {field.default})",
         )
     args = parser.parse_args(argv)
-    check_installed()
+    if missing := [name for name in _PACKAGES if importlib.util.find_spec(name) is None]:
+        raise UserError(f"serve needs the packages {', '.join(missing)}; pip install '.[serve]' brings them")
     from bertjax.serving.connections import check_open_files
     from bertjax.serving.server import app_of, bind, serve
 

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from bertjax.config import registry
+from bertjax.config import registry, typed
 from bertjax.config.config import CONFIG_UNIONS, Config, plain
 from bertjax.runtime.errors import UserError
 
@@ -96,7 +96,8 @@ def _walk(value: Any, default: Any, path: str) -> Iterator[Setting]:
     docs, union = docs_of(type(value)), union_of(type(value))
     if union:
         usual = union.kind_of(default) if isinstance(default, union.base) else union.default
-        yield Setting(_join(path, "kind"), union.kind_of(value), usual, _choices(union))
+        kinds = f"one of {', '.join(union.kinds)}; or a class of your own, module:Class"
+        yield Setting(_join(path, "kind"), union.kind_of(value), usual, kinds)
     for field in dataclasses.fields(value):
         if not field.init or field.metadata.get("is_derived"):
             continue
@@ -109,30 +110,24 @@ def _at(path: str, value: Any, default: Any, doc: str) -> Iterator[Setting]:
     """Yield one setting, or the settings of the parts that it has."""
     if dataclasses.is_dataclass(value):
         yield from _walk(value, default, path)
-    elif isinstance(value, dict) and any(map(dataclasses.is_dataclass, value.values())):
-        for name, entry in value.items():
-            yield from _at(_join(path, name), entry, None, doc)
-    elif isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value)):
-        for index, entry in enumerate(value):
-            yield from _at(_join(path, str(index)), entry, None, doc)
+        return
+    parts = dict(enumerate(value)) if isinstance(value, tuple) else value
+    if isinstance(parts, dict) and any(map(dataclasses.is_dataclass, parts.values())):
+        for name, entry in parts.items():
+            yield from _at(_join(path, str(name)), entry, None, doc)
     else:
         yield Setting(path, value, default, doc)
 
 
 def default_of(field: dataclasses.Field) -> Any:
     """Return the default of a dataclass's field; `REQUIRED` if it has none."""
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return REQUIRED if field.default is dataclasses.MISSING else field.default
+    is_required = field.default is field.default_factory is dataclasses.MISSING
+    return REQUIRED if is_required else typed.default_of(field)
 
 
 def union_of(kind: type) -> registry.Union | None:
     """Return the union that a class is a member of; None for a class that no `kind` chooses."""
     return next((union for union in CONFIG_UNIONS if issubclass(kind, union.base)), None)
-
-
-def _choices(union: registry.Union) -> str:
-    return f"one of {', '.join(union.kinds)}; or a class of your own, module:Class"
 
 
 def _join(path: str, name: str) -> str:

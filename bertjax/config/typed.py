@@ -3,8 +3,8 @@
 import ast
 import dataclasses
 import difflib
-import math
 import re
+import sys
 import types
 import typing
 from collections.abc import Collection, Mapping
@@ -75,14 +75,10 @@ def build(expected: Any, value: Any, path: str, unions: Unions, default: Any = N
 
 
 def _finite(path: str, value: int | float) -> float:
-    try:
-        number = float(value)
-    # Python's integers are unbounded, floats are not.
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
+    # Not a number fails the comparison. Python's integers are unbounded, floats are not.
+    if not abs(value) <= sys.float_info.max:
         raise UserError(f"{path}={str(value)[:20]} is not a finite number; correct it")
-    return number
+    return float(value)
 
 
 def _build_dataclass(expected: type, value: Any, path: str, unions: Unions, default: Any) -> Any:
@@ -124,12 +120,12 @@ def _build_dataclass(expected: type, value: Any, path: str, unions: Unions, defa
         setting = _join(path, missing[0])
         remedy = f"add --config.{setting}.kind=KIND" if hints[missing[0]] in unions else f"set {setting}"
         raise UserError(f"{path or 'the configuration'} has no {missing[0]}; {remedy}")
-    defaults = {field.name: _default_of(field) for field in dataclasses.fields(expected)}
+    defaults = {field.name: default_of(field) for field in dataclasses.fields(expected)}
     values = {key: build(hints[key], entry, _join(path, key), unions, defaults[key]) for key, entry in fields.items()}
     return expected(**values) if changed is None else dataclasses.replace(changed, **values)
 
 
-def _default_of(field: dataclasses.Field) -> Any:
+def default_of(field: dataclasses.Field) -> Any:
     """Return the default of a member of a union; None for other fields."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()

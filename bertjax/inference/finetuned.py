@@ -117,11 +117,9 @@ class FineTuned(Pipeline):
             raise UserError(f"top={self.top} has no effect on a model without probabilities of classes; leave it out")
         return [with_best(record, self.top) for record in predictions]
 
-    def _fields_of(self, record: Record) -> tuple[str, ...]:
-        return (self.list_field,) if self.list_field and self.list_field in record else self.fields
-
     def encode(self, records: list[Record]) -> LabeledExamples:
         """Return the examples for records, without labels and other fields that the model does not read."""
         # Labels in the file are dropped: a prediction must not depend on them, and they may be unknown to the model.
-        inputs = [{name: record[name] for name in (*self._fields_of(record), WHERE)} for record in records]
+        names = [(self.list_field,) if self.list_field in record else self.fields for record in records]
+        inputs = [{name: record[name] for name in (*own, WHERE)} for own, record in zip(names, records, strict=True)]
         return self._examples.encode(inputs, self.model.tokenizer, self.seq_len, self.objective.classes)

@@ -156,10 +156,8 @@ def is_onnx(path: str | os.PathLike) -> bool:
 
 
 def _session(path: str, threads: int):
-    if not is_onnx(path):
-        raise UserError(f"{path} is not an {SUFFIX} file; make one with bertjax convert --to=MODEL{SUFFIX}")
-    if not Path(path).is_file():
-        raise UserError(f"{path} does not exist; name a file of python -m bertjax convert --to=MODEL{SUFFIX}")
+    if not is_onnx(path) or not Path(path).is_file():
+        raise UserError(f"{path} is not an {SUFFIX} file; name one of python -m bertjax convert --to=MODEL{SUFFIX}")
     try:
         import onnxruntime
     except ImportError:

@@ -134,14 +134,14 @@ def test_bad_input_is_one_line(made, tmp_path):
     bad = tmp_path / "bad.onnx"
     bad.write_bytes(made.onnx.read_bytes()[:5000])
     for arguments, complaint in [
-        (("predict", "nowhere.onnx", "a"), "nowhere.onnx does not exist; name a file"),
+        (("predict", "nowhere.onnx", "a"), "nowhere.onnx is not an .onnx file; name one of"),
         (("predict", str(bad), "a"), "bad.onnx cannot be opened by ONNX Runtime"),
         (("predict", str(made.onnx), "a", "--threads=-1"), "threads=-1 must not be negative"),
         (("predict", str(made.onnx), " "), "is blank"),
         (("evaluate", str(made.onnx)), "add --corpus=FILE"),
         (("bench", str(made.onnx), "--batch=0"), "--batch: 0 must be a whole number, at least 1"),
         (("bench", str(made.export), "--batch=1"), "needs the package"),
-        (("serve", "nowhere"), "nowhere is not an .onnx file; make one with bertjax convert"),
+        (("serve", "nowhere"), "nowhere is not an .onnx file; name one of"),
         (("serve", str(made.onnx), "--max-texts=0"), "--max-texts=0 must be above 0"),
         (("serve", str(made.onnx), f"--host={'a' * 5000}"), "aaa... --port=8000 cannot be used"),
         (("train", "--config=tiny"), "train needs the package"),
