@@ -28,16 +28,7 @@ from pathlib import Path
 from bertjax.config import export
 from bertjax.config.opening import SavedModel
 from bertjax.inference.masked import masked_lm
-from bertjax.interop import (
-    card,
-    families,
-    hub,
-    huggingface,
-    onnx,
-    onnx_int8,
-    sentence_transformers,
-    task_heads,
-)
+from bertjax.interop import card, families, hub, huggingface, onnx, onnx_int8, task_heads
 from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.command_line import command
 from bertjax.runtime.errors import UserError, printable, say
@@ -167,14 +158,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _text(summary: Summary) -> str:
     target = str(summary.target)
-    if (summary.target / sentence_transformers.MODULES).exists():
-        next_step = f"SentenceTransformer({target!r}).encode(texts), see {summary.target / card.FILE}"
-    elif summary.kind == "transformers" and summary.task in task_heads.PIPELINES:
-        next_step = f"transformers.pipeline({task_heads.PIPELINES[summary.task]!r}, model={target!r})"
-    elif summary.kind == "transformers" and summary.task == task_heads.SPAN:
-        next_step = f"AutoModelForQuestionAnswering.from_pretrained({target!r}), see {summary.target / card.FILE}"
-    elif summary.kind == "transformers":
-        next_step = f"AutoModel.from_pretrained({target!r}), see {summary.target / card.FILE}"
+    if summary.kind == "transformers":
+        next_step = f"{summary.target / card.FILE} has the code that loads it"
     elif summary.kind == "onnx":
         is_served = summary.task in description.TASKS
         next_step = command("serve", target) if is_served else f"onnxruntime.InferenceSession({target!r})"

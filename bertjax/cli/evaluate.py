@@ -109,22 +109,18 @@ def score(
       See `run`, also for the errors.
     """
     model, name = saved.export, saved.name
-    config = _with_tuned(config, model.settings)
-    if corpus:
-        config = dataclasses.replace(config, eval=dataclasses.replace(config.eval, rows=0))
+    data, tokenizer = config.data, TokenizerConfig(model=str(saved.folder / "tokenizer"))
     if corpus and not isinstance(config.task.examples, LabeledFormat):
-        tokenizer = TokenizerConfig(model=str(saved.folder / "tokenizer"))
         # The model's tokenizer and not one trained on the new corpus: its ids index the model's word table.
-        data = dataclasses.replace(config.data, corpus=corpus, sources={}, heldout="", tokenizer=tokenizer)
+        data = dataclasses.replace(data, corpus=corpus, sources={}, heldout="", tokenizer=tokenizer)
         if not corpus.startswith(private_paths.PUBLIC):  # a file of the user is scored whole, and as it is
             data = dataclasses.replace(data, heldout=corpus, share=1.0, filters={}, near_duplicates=NearDuplicates())
-        config = dataclasses.replace(config, data=data)
-    elif config.data.tokenizer.model:  # the recorded path may exist only on the training machine
-        tokenizer = TokenizerConfig(model=str(saved.folder / "tokenizer"))
-        config = dataclasses.replace(config, data=dataclasses.replace(config.data, tokenizer=tokenizer))
+    elif data.tokenizer.model:  # the recorded path may exist only on the training machine
+        data = dataclasses.replace(data, tokenizer=tokenizer)
+    rows = dataclasses.replace(config.eval, rows=0 if corpus else config.eval.rows)
     # Scoring must work on any machine, so ignore the mesh and kernels that the model was trained with.
     runtime = dataclasses.replace(config.runtime, mesh=MeshConfig(), strategy="auto", attention="auto")
-    config = dataclasses.replace(config, runtime=runtime)
+    config = dataclasses.replace(_with_tuned(config, model.settings), data=data, eval=rows, runtime=runtime)
     # A checkpoint of an early stage may have fewer layers than the finished model, or another rotary base.
     program = Program(config, model.tokenizer.vocab_size, model=model.encoder)
     heads = (params.get("heads", {}).keys() for params in (program.abstract_state["params"], model.params))
@@ -133,7 +129,7 @@ def score(
         raise UserError(
             f"{name} has no head {', '.join(sorted(missing))} to score; fine-tune it, or name a model with heads"
         )
-    store = _labeled(config, model.tokenizer, corpus, columns)
+    config, store = _labeled(config, model.tokenizer, corpus, columns)
     if store is None:  # a run's record names its own store
         # With another corpus, the recorded store would be the wrong one.
         has_record = not corpus and not saved.is_export
@@ -158,7 +154,7 @@ def score(
     metrics, baselines = evaluation.of_all("metrics"), evaluation.of_all("baselines")
     figures = {"eval": metrics, "baseline": baselines, "scored": _scored(feeds)}
     if per_class:
-        sets = classes.scored_sets(_with_columns(program.config, columns), evaluation)
+        sets = classes.scored_sets(config, evaluation)
         if not sets:
             raise UserError(
                 f"--per-class has no effect on {name}, which does not predict one class for each record; leave it out"
@@ -218,14 +214,6 @@ def _with_tuned(config: Config, settings: dict[str, Any]) -> Config:
     return dataclasses.replace(config, tasks=tasks)
 
 
-def _with_columns(config: Config, columns: Mapping[str, str | int]) -> Config:
-    """Return the configuration with the columns of the scored file, under which its records have their labels."""
-    if not columns:  # only a model of one task takes them
-        return config
-    task = dataclasses.replace(config.task, examples=config.task.examples.with_columns(columns))
-    return dataclasses.replace(config, tasks={config.task_name: task})
-
-
 def _objective_of(settings: dict[str, Any], task: str) -> dict[str, Any]:
     """Return the recorded settings for a task's objective; missing ones have their defaults."""
     return settings.get("tasks", {}).get(task, {}).get("objective", {})
@@ -233,8 +221,11 @@ def _objective_of(settings: dict[str, Any], task: str) -> dict[str, Any]:
 
 def _labeled(
     config: Config, tokenizer: Tokenizer, path: str, columns: Mapping[str, str | int]
-) -> LabeledSource | LabeledSources | None:
-    """Open a fine-tuned model's labeled files; None for other models."""
+) -> tuple[Config, LabeledSource | LabeledSources | None]:
+    """Open a fine-tuned model's labeled files; None for other models.
+
+    Also return the configuration with the columns of the scored file, under which its records have their labels.
+    """
     task = config.task
     if not isinstance(task.examples, LabeledFormat):
         if columns:
@@ -243,7 +234,7 @@ def _labeled(
             raise UserError(
                 f"--{flag}={column} has no effect on a model of examples.kind={task.examples.kind}; remove it"
             )
-        return None
+        return config, None
     records, trained = [], None
     if path:
         if len(config.tasks) > 1:
@@ -283,7 +274,7 @@ def _labeled(
                 say(line, file=sys.stderr)
     except UserError as error:
         raise UserError(f"{error}; the baselines need it: restore it, or use `predict`, which does not") from error
-    return files.store
+    return config, files.store
 
 
 def _warn_of_trained(records: list[Record], examples: LabeledFormat, trained: LabeledSource) -> None:

@@ -25,34 +25,12 @@ _MAIN = "main"
 _TARGET = re.compile(r"hub:([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 
 
-@dataclasses.dataclass(frozen=True)
-class Target:
-    """A repository on the Hub and the branch to write to."""
-
-    repository: str
-    revision: str = _MAIN
-
-    @classmethod
-    def parse(cls, text: str) -> "Target":
-        """Parse `hub:OWNER/NAME[@REVISION]`.
-
-        Raises:
-          UserError: the text has another form.
-        """
-        match = _TARGET.fullmatch(text)
-        if not match:
-            raise UserError(
-                f"--to={text} is not hub:OWNER/NAME or hub:OWNER/NAME@REVISION; write for example hub:me/bert"
-            )
-        return cls(match[1], match[2] or _MAIN)
-
-
-def run(source: str, target: Target, about: card.About, every_kept: bool = False, public: bool = False) -> list[str]:
+def run(source: str, target: str, about: card.About, every_kept: bool = False, public: bool = False) -> list[str]:
     """Publish a model; creates the repository and its branches if needed.
 
     Args:
       source: an export folder, a workdir `RUN` (its export, or its newest checkpoint if it has none) or `RUN@STEP`.
-      target: repository and branch.
+      target: repository and branch, `hub:OWNER/NAME[@REVISION]`.
       about: facts that the author adds to the model card.
       every_kept: whether to also publish each checkpoint of a workdir, on a branch `step-N`.
       public: whether the repository may be public; a new one is created public.
@@ -65,50 +43,53 @@ def run(source: str, target: Target, about: card.About, every_kept: bool = False
         Hub refuses the upload, or the repository is public although `public` is False.
       Unavailable: the Hub cannot be reached.
     """
+    if not (match := _TARGET.fullmatch(target)):
+        raise UserError(
+            f"--to={target} is not hub:OWNER/NAME or hub:OWNER/NAME@REVISION; write for example hub:me/bert"
+        )
     try:
         # Optional: the other commands work without it.
         import huggingface_hub
     except ImportError as error:
         raise UserError("bertjax push needs huggingface_hub, which is not installed; pip install '.[hub]'") from error
-    path, step = split_name(source)
+    repository, path, step = match[1], *split_name(source)
     # A finished run has an export, whose numbers go into the card; its checkpoints have none.
     finished = Path(path) / "export"
-    pushed = [(str(finished) if not step and finished.is_dir() else source, target)]
+    pushed = [(str(finished) if not step and finished.is_dir() else source, match[2] or _MAIN)]
     if every_kept:
         if step or not (Path(path) / "checkpoints").is_dir():
             raise UserError(f"--every-kept publishes the checkpoints of a workdir, and {source} is not one; remove it")
         steps = Checkpoints(Workdir.at(path).checkpoints).steps()
-        pushed += [(f"{path}@{number}", Target(target.repository, f"step-{number}")) for number in steps]
-    about = dataclasses.replace(about, repository=target.repository, commit=_commit(Path(path)))
+        pushed += [(f"{path}@{number}", f"step-{number}") for number in steps]
+    about = dataclasses.replace(about, repository=repository, commit=_commit(Path(path)))
     hub, addresses = huggingface_hub.HfApi(library_name="bertjax"), []
-    for name, to in pushed:
+    for name, revision in pushed:
         # The upload takes everything in its folder, so use one that holds nothing but the model.
         with tempfile.TemporaryDirectory() as folder:
             saved = SavedModel(name)
             saved.note_unfinished("published")
             huggingface.write(folder, saved.export, about)
-            addresses.append(_upload(hub, Path(folder), to, public))
+            addresses.append(_upload(hub, Path(folder), repository, revision, public))
     return addresses
 
 
-def _upload(hub, folder: Path, target: Target, public: bool) -> str:
+def _upload(hub, folder: Path, repository: str, revision: str, public: bool) -> str:
     """Replace the model in a branch; the repository's other files stay."""
-    where = f"hub:{target.repository}@{target.revision}"
     try:
-        hub.create_repo(target.repository, private=not public, exist_ok=True)
+        hub.create_repo(repository, private=not public, exist_ok=True)
         # An existing repository keeps its visibility, so it is checked before anything is uploaded.
-        if not public and not hub.repo_info(target.repository).private:
+        if not public and not hub.repo_info(repository).private:
             raise UserError(
-                f"hub:{target.repository} is public; add --public to publish there, or make it private in its settings "
+                f"hub:{repository} is public; add --public to publish there, or make it private in its settings "
                 "on the Hub"
             )
-        if target.revision != _MAIN:
-            hub.create_branch(target.repository, branch=target.revision, exist_ok=True)
+        if revision != _MAIN:
+            hub.create_branch(repository, branch=revision, exist_ok=True)
         message = "Model trained with bertjax"
         done = hub.upload_folder(
-            repo_id=target.repository,
+            repo_id=repository,
             folder_path=folder,
-            revision=target.revision,
+            revision=revision,
             commit_message=message,
             # Deleted in the same commit, unless a new file has the same name.
             delete_patterns=list(huggingface.MODEL_FILES),
@@ -118,7 +99,7 @@ def _upload(hub, folder: Path, target: Target, public: bool) -> str:
         raise
     except Exception as error:  # of the library, its HTTP client or its own checks
         remedy = "log in with `hf auth login` or set HF_TOKEN to a token that may write there"
-        raise storage.user_error(error, f"cannot publish {where}", remedy) from error
+        raise storage.user_error(error, f"cannot publish hub:{repository}@{revision}", remedy) from error
     return done.commit_url
 
 
@@ -152,6 +133,6 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     platform.configure("cpu")  # JAX only reads checkpoints here
     about = card.About(language=args.language, license=args.license, widget=args.widget)
-    for address in run(args.source, Target.parse(args.to), about, args.every_kept, args.public):
+    for address in run(args.source, args.to, about, args.every_kept, args.public):
         say(f"published {address}")
     return 0

@@ -47,7 +47,7 @@ def test_a_run_is_converted_and_back(undisturbed, tmp_path, monkeypatch, name):
 def test_the_summary_names_the_next_command(undisturbed, encoder_alone, tmp_path, capsys):
     code, output, _ = convert_and_read(capsys, undisturbed, tmp_path / "hf")
     assert code == 0 and output.startswith("architecture BertForPreTraining, ")
-    assert f"transformers  {tmp_path / 'hf'}\nnext          AutoModel.from_pretrained(" in output
+    assert f"transformers  {tmp_path / 'hf'}\nnext          {tmp_path / 'hf' / 'README.md'} has the code" in output
     code, output, _ = convert_and_read(capsys, tmp_path / "hf", tmp_path / "back")
     assert code == 0 and output.startswith("parts: encoder, pooler, mlm, nsp\n")
     assert f"-m bertjax evaluate {tmp_path / 'back'} --corpus=embedded:en\n" in output

@@ -71,15 +71,15 @@ def hub(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("public", [False, True])
 def test_only_public_publishes_to_everybody(undisturbed, hub, public):
-    push.run(str(undisturbed / "export"), push.Target("me/new"), card.About(), public=public)
+    push.run(str(undisturbed / "export"), "hub:me/new", card.About(), public=public)
     assert hub.private == {"me/new": not public}
     hub.private["me/open"], hub.files["me/open", "main"] = False, {}
     if public:
-        push.run(str(undisturbed / "export"), push.Target("me/open"), card.About(), public=True)
+        push.run(str(undisturbed / "export"), "hub:me/open", card.About(), public=True)
         assert hub.files["me/open", "main"]
         return
     with pytest.raises(UserError, match="^hub:me/open is public; add --public to publish there, or make it private in"):
-        push.run(str(undisturbed / "export"), push.Target("me/open"), card.About())
+        push.run(str(undisturbed / "export"), "hub:me/open", card.About())
     assert hub.files["me/open", "main"] == {}
 
 
@@ -91,8 +91,8 @@ def test_a_new_model_replaces_all_files_of_the_old_one(undisturbed, hub):
     for revision in ("main", "step-100"):
         hub.files["me/bert", revision] = own | dict.fromkeys((*stale.split(), "README.md", "tokenizer.json"), b"old")
     hub.private["me/bert"] = True
-    push.run(f"{undisturbed}@100", push.Target("me/bert", "step-100"), card.About())
-    push.run(str(undisturbed / "export"), push.Target("me/bert"), card.About())
+    push.run(f"{undisturbed}@100", "hub:me/bert@step-100", card.About())
+    push.run(str(undisturbed / "export"), "hub:me/bert", card.About())
     for files in (hub.files["me/bert", "main"], hub.files["me/bert", "step-100"]):
         assert own.items() <= files.items() and b"old" not in files.values()
         written = {"README.md", "config.json", "model.safetensors", "special_tokens_map.json", "tokenizer.json"}
@@ -102,13 +102,9 @@ def test_a_new_model_replaces_all_files_of_the_old_one(undisturbed, hub):
 @pytest.mark.parametrize("text", ["me/bert", "hub:bert", "hub:me/bert@", "hub:me/bert/more"])
 def test_a_target_of_another_form_is_refused(text):
     with pytest.raises(UserError, match="is not hub:OWNER/NAME"):
-        push.Target.parse(text)
-
-
-def test_revisions_are_branches():
-    assert push.Target.parse("hub:me/bert@step-3") == push.Target("me/bert", "step-3")
+        push.run("nowhere", text, card.About())
 
 
 def test_only_workdirs_have_kept_checkpoints(undisturbed):
     with pytest.raises(UserError, match="--every-kept"):
-        push.run(str(undisturbed / "export"), push.Target("me/bert"), card.About(), every_kept=True)
+        push.run(str(undisturbed / "export"), "hub:me/bert", card.About(), every_kept=True)

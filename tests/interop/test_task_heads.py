@@ -164,7 +164,7 @@ def test_the_command_converts_both_ways_and_names_the_next_step(tokens, tmp_path
     original = models.fine_tuned("classification", tokens)
     export.write(tmp_path / "ours", original)
     for source, target, step in (
-        ("ours", "theirs", f"transformers.pipeline('text-classification', model='{tmp_path / 'theirs'}')"),
+        ("ours", "theirs", f"{tmp_path / 'theirs' / 'README.md'} has the code"),
         ("theirs", "back", f"-m bertjax predict {tmp_path / 'back'} --file=RECORDS.jsonl"),
     ):
         flags = [f"--from={tmp_path / source}", f"--to={tmp_path / target}"]
