@@ -207,7 +207,7 @@ def test_the_export_is_scored_as_the_run_scored_it(finished, tmp_path, capsys, m
     scores = runs.score_export(finished)
     assert scores["eval"] == pytest.approx(figures["eval"], rel=1e-5) and scores["baseline"] == figures["baseline"]
     with pytest.raises(
-        UserError, match=r"that it names is not opened \('dev.jsonl'\); add --corpus=CORPUS, or name the run"
+        UserError, match="is an export, which opens no data but .*; add --corpus=CORPUS, or name the run"
     ):
         evaluate.run(str(finished / "export"))
     other = labeled_files.write(tmp_path, heldout=10)[1]

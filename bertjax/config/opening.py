@@ -184,15 +184,11 @@ class SavedModel:
         from bertjax.data.labeled.base import LabeledFormat
 
         is_labeled = isinstance(self.config.task.examples, LabeledFormat)
-        if not self.is_export or not (is_labeled or self.config.data.corpus == private_paths.EMBEDDED):
-            return
-        names = shorten([quoted(name) for name in private_paths.data_of(self.settings)])
-        if not names:
-            raise UserError(f"{self.folder} does not name the data of its run; add {flag}")
-        raise UserError(
-            f"{self.folder} is an export, and data that it names is not opened ({names}); add {flag}, or name the run "
-            "itself"
-        )
+        if self.is_export and (is_labeled or self.config.data.corpus == private_paths.EMBEDDED):
+            raise UserError(
+                f"{self.folder} is an export, which opens no data but what comes with bertjax; add {flag}, or name the "
+                "run itself"
+            )
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:

@@ -107,23 +107,6 @@ def read_from_export(settings: Mapping[str, Any]) -> dict[str, Any]:
     return read
 
 
-def data_of(settings: Mapping[str, Any]) -> list[str]:
-    """Return the names of a run's held-out data, for display."""
-    data, tasks = settings.get("data"), settings.get("tasks")
-    examples = [task.get("examples") for task in tasks.values()] if isinstance(tasks, Mapping) else []
-    # A held-out share names no file: it is a part of the training file.
-    files = [
-        each.get("train") if isinstance(name, float) else name
-        for each in examples
-        if isinstance(each, Mapping) and (name := each.get("heldout"))
-    ]
-    if files or not isinstance(data, Mapping):
-        return list(map(str, files))
-    if data.get("heldout"):
-        return [str(data["heldout"])]
-    return [str(name) for name in _corpora(data) if name != EMBEDDED]
-
-
 def _kept(value: Any, path: tuple[str, ...]) -> Any:
     """Return the safe part of nested settings; values of a wrong type are kept for a later error message."""
     if isinstance(value, Mapping):

@@ -41,13 +41,6 @@ def scores_of(description: Description, values: np.ndarray, labels: np.ndarray) 
     return _of_numbers(labels, values)
 
 
-def baselines_of(description: Description, labels: np.ndarray) -> dict[str, float]:
-    """Return {`majority_accuracy`: that of always answering the most frequent class}; empty without single classes."""
-    if description.task != CLASSIFICATION:
-        return {}
-    return {"majority_accuracy": float(np.bincount(labels).max() / len(labels))}
-
-
 def scores_by_class(description: Description, values: np.ndarray, labels_M: np.ndarray) -> dict[str, dict[str, float]]:
     """Return {class: {`precision`, `recall`, `f1`, `support`: number of records}}; a ratio 0 / 0 is 0.
 
@@ -174,7 +167,8 @@ def run(model: OnnxModel, path: str, columns: Columns = {}, per_class: bool = Fa
     description = model.description
     if description.task == EMBEDDING:
         raise UserError(f"{model.path} computes embeddings, which a labeled file does not score; name a classifier")
-    if per_class and description.task != CLASSIFICATION:
+    is_class = description.task == CLASSIFICATION
+    if per_class and not is_class:
         raise UserError(
             f"--per-class has no effect on {model.path}, which does not predict one class for each record; leave it out"
         )
@@ -183,7 +177,7 @@ def run(model: OnnxModel, path: str, columns: Columns = {}, per_class: bool = Fa
     values = model.values(rows)
     figures = {
         "eval": scores_of(description, values, labels),
-        "baseline": baselines_of(description, labels),
+        "baseline": {"majority_accuracy": float(np.bincount(labels).max() / len(labels))} if is_class else {},
         "records": len(records),
         "cut": sum(row.is_cut for row in rows),
     }

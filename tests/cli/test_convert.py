@@ -51,9 +51,13 @@ def test_the_summary_names_the_next_command(undisturbed, encoder_alone, tmp_path
     code, output, _ = convert_and_read(capsys, tmp_path / "hf", tmp_path / "back")
     assert code == 0 and output.startswith("parts: encoder, pooler, mlm, nsp\n")
     assert f"-m bertjax evaluate {tmp_path / 'back'} --corpus=embedded:en\n" in output
-    with pytest.raises(errors.UserError, match="back does not name the data of its run; add --corpus=CORPUS$"):
+    with pytest.raises(
+        errors.UserError, match="back is an export, which opens no data but .*; add --corpus=CORPUS, or"
+    ):
         evaluate.run(str(tmp_path / "back"))
-    with pytest.raises(errors.UserError, match="back does not name the data of its run; add --corpus=CORPUS, --lab"):
+    with pytest.raises(
+        errors.UserError, match="back is an export, which opens no data but .*; add --corpus=CORPUS, --lab"
+    ):
         analysis.run("layers", tmp_path / "back")
     code, output, _ = convert_and_read(capsys, encoder_alone, tmp_path / "alone")
     assert code == 0 and f"next          module, params, tokenizer = bertjax.load('{tmp_path / 'alone'}')\n" in output

@@ -243,20 +243,18 @@ def test_text_of_this_machine_stays_on_it(hostile, tmp_path, use):
 
 
 @pytest.mark.parametrize(
-    "data, shown",
+    "data",
     [
-        ({"corpus": "gs://stranger/mails"}, "'gs://stranger/mails'"),
-        ({"corpus": "/etc/\x1b[2J"}, r"'/etc/\x1b[2J'"),
-        ({"corpus": "embedded:en", "sources": {"a": {"corpus": "embedded:en"}, "b": {"corpus": "hf:a/b"}}}, "'hf:a/b'"),
-        ({"corpus": "embedded:en", "heldout": "/etc/passwd"}, "'/etc/passwd'"),
+        {"corpus": "gs://stranger/mails"},
+        {"corpus": "embedded:en", "sources": {"a": {"corpus": "embedded:en"}, "b": {"corpus": "hf:a/b"}}},
+        {"corpus": "embedded:en", "heldout": "/etc/passwd"},
     ],
 )
-def test_data_that_an_export_names_is_printed_and_not_opened(hostile, data, shown):
+def test_data_that_an_export_names_is_not_opened(hostile, data):
     _set_data(hostile, data)
     for use in (lambda: evaluate.run(str(hostile)), lambda: analysis.run("patterns", hostile)):
-        with pytest.raises(UserError, match="that it names is not opened .*or name the run itself$") as caught:
+        with pytest.raises(UserError, match="opens no data but .*; add --corpus=CORPUS.* or name the run itself$"):
             use()
-        assert shown in str(caught.value) and "--corpus=CORPUS" in str(caught.value)
 
 
 def _set_data(folder: Path, data: dict) -> None:
