@@ -9,7 +9,7 @@ from typing import Any
 from etils import epath
 
 from bertjax.data.labeled import tables
-from bertjax.data.labeled.base import WHERE, LabeledFormat, Record, of_command
+from bertjax.data.labeled.base import WHERE, Classes, LabeledFormat, Record, of_command
 from bertjax.data.labeled.labels import with_names_of
 from bertjax.data.sources.base import check_surrogates, text_of
 from bertjax.data.sources.lines import BYTE_ORDER_MARK, numbered_lines
@@ -96,7 +96,7 @@ def read_inputs(examples: LabeledFormat, path: str, classes: Sequence[str] = ())
         return read_file(path, examples.inputs, getattr(examples, "quoted", False)) if records is None else records
 
 
-def read_labeled(examples: LabeledFormat, path: str, classes: Sequence[str]) -> list[Record]:
+def read_labeled(examples: LabeledFormat, path: str, classes: Classes) -> list[Record]:
     """Return the records of a file to score, with the class names of the model.
 
     Args:

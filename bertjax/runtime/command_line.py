@@ -193,7 +193,7 @@ class ArgumentParser(argparse.ArgumentParser):
         """
         for row, text in rows.items():
             flag, _, metavar = row.partition("=")
-            named = {"metavar": metavar} if metavar else {}
+            named: dict[str, Any] = {"metavar": metavar} if metavar else {}
             self.add_argument(flag, help=text, **named, **(options or {"default": ""}))
 
     def error(self, message: str):
