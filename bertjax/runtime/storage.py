@@ -19,7 +19,6 @@ from typing import IO, TypeVar, cast
 import tenacity
 from etils import epath
 from etils.epath.backend import fsspec_backend
-from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 
 from bertjax.runtime.errors import RunFailed, Unavailable, UserError
@@ -242,9 +241,7 @@ def list_names(folder: epath.PathLike) -> list[str]:
     try:
         if not is_remote(folder):
             return sorted(os.listdir(folder))
-        store, place = _store_of(folder)
-        if store is None:
-            return sorted(path.name for path in epath.Path(folder).iterdir())
+        store, place = url_to_fs(os.fspath(folder))
         store.invalidate_cache()  # gcsfs caches listings without expiry
         return sorted(PurePosixPath(path).name for path in store.ls(place, detail=False))
     except (FileNotFoundError, NotADirectoryError):
@@ -261,10 +258,7 @@ def create(path: epath.PathLike, content: bytes) -> bool:
       StorageError: it cannot be written.
     """
     with storage_errors(path):
-        store, place = _store_of(path)
-        if store is None:
-            write_bytes(path, content)
-            return True
+        store, place = url_to_fs(os.fspath(path))
         try:
             store.pipe_file(place, content, mode="create")
         except FileExistsError:
@@ -275,11 +269,9 @@ def create(path: epath.PathLike, content: bytes) -> bool:
 def read_now(path: epath.PathLike) -> bytes:
     """Return a remote file's current content, without caches; empty if it does not exist."""
     with storage_errors(path):
-        store, place = _store_of(path)
+        store, place = url_to_fs(os.fspath(path))
+        store.invalidate_cache()
         try:
-            if store is None:
-                return epath.Path(path).read_bytes()
-            store.invalidate_cache()
             return cast(bytes, store.cat_file(place))
         except FileNotFoundError:
             return b""
@@ -288,22 +280,12 @@ def read_now(path: epath.PathLike) -> bytes:
 def modified(path: epath.PathLike) -> float | None:
     """Return when a remote file was written, in seconds by the store's clock; None if unknown."""
     with storage_errors(path):
-        store, place = _store_of(path)
-        if store is None:
-            return None
+        store, place = url_to_fs(os.fspath(path))
         store.invalidate_cache()
         try:
             return store.modified(place).timestamp()
         except (NotImplementedError, AttributeError, KeyError):
             return None
-
-
-def _store_of(path: epath.PathLike) -> tuple[AbstractFileSystem | None, str]:
-    """Return (fsspec file system, path in it) for a URL; the file system is None if only TensorFlow can open it."""
-    try:
-        return url_to_fs(os.fspath(path))
-    except ImportError:
-        return None, ""
 
 
 @contextlib.contextmanager
