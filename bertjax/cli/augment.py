@@ -74,13 +74,7 @@ def run(
 def _filled(variants: list[list[str]], model: str, augmentation: Augmentation, candidates: int) -> list[list[str]]:
     """Return the variants with a word for every [MASK]."""
     places = [(row, column) for row, texts in enumerate(variants) for column, text in enumerate(texts) if MASK in text]
-    saved = SavedModel(model).export
-    if not 1 <= candidates <= saved.encoder.vocab_size:
-        raise UserError(
-            f"--candidates={candidates} must be between 1 and {saved.encoder.vocab_size}, the size of the model's "
-            "vocabulary"
-        )
-    predictor = Predictor(saved)
+    predictor = Predictor(SavedModel(model).export)
     pipeline = predictor.pipeline(Refill, top=candidates, augmentation=augmentation)
     # After the pipeline is built: a model without a masked-LM head is refused in any case.
     if not places:

@@ -95,18 +95,17 @@ def main(argv: list[str] | None = None) -> int:
         "several runs of one NAME are its seeds",
     )
     parser.add_flags(
-        {"--x": f"quantity of the x axis: {', '.join(curves.AXES)} (default: %(default)s)"}, default="steps"
-    )
-    parser.add_flags(
         {"--metric=NAME": "metric to draw; may be repeated (default: the losses)"}, action="append", default=[]
     )
-    parser.add_flags({"--out": "figure to write, .png, .svg or .pdf (default: %(default)s)"}, default="compare.png")
     parser.add_flags(
         {
+            "--x": f"quantity of the x axis: {', '.join(curves.AXES)} (default: %(default)s)",
+            "--out": "figure to write, .png, .svg or .pdf (default: %(default)s)",
             "--table=FILE": "also write the numbers, as .csv or .tex",
             "--log=AXES": "axes with a logarithmic scale: x, y or xy",
         }
     )
+    parser.set_defaults(x="steps", out="compare.png")
     parser.add_flags(
         {"--smooth=N": "average training curves over N logged points (default: %(default)s)"}, type=int, default=1
     )

@@ -333,9 +333,11 @@ def main(argv: list[str] | None = None) -> int:
             "--layers=I,J,...": "layers to keep, counted from 0",
             "--importance=FILE": "importance.json of bertjax analyze, which orders both",
             "--vocabulary=CORPUS": "keep the pieces that this corpus uses",
+            "--text-field": "field of that corpus that holds a document (default: %(default)s)",
             "--score=CORPUS": "score before and after on this corpus or labeled file",
         }
     )
+    parser.set_defaults(text_field=Cuts.text_field)
     parser.add_flags(
         {
             "--heads=N": "heads to keep in each layer",
@@ -343,9 +345,6 @@ def main(argv: list[str] | None = None) -> int:
         },
         type=command_line.positive,
         default=0,
-    )
-    parser.add_flags(
-        {"--text-field": "field of that corpus that holds a document (default: %(default)s)"}, default="text"
     )
     parser.add_flags({"--quantize": "store kernels and word embeddings as int8 with scales"}, choices=("int8",))
     command_line.add_trust_flag(parser)

@@ -164,12 +164,11 @@ def main(argv: list[str] | None = None) -> int:
         {
             "--pieces=FILE": "text file with one new piece per line",
             "--corpus": "add frequent words of this corpus that are split now",
+            "--text-field": "field of that corpus that holds a document (default: %(default)s)",
             "--mix=TOKENIZER": "add the WordPiece vocabulary of a student",
         }
     )
-    parser.add_flags(
-        {"--text-field": "field of that corpus that holds a document (default: %(default)s)"}, default="text"
-    )
+    parser.set_defaults(text_field="text")
     parser.add_flags({"--new-pieces=N": f"number of words to add (default: {COUNT:,})"}, type=command_line.positive)
     parser.add_flags({"--share=P": f"share of words split by --mix (default: {SHARE})"}, type=float)
     parser.add_flags({"--max-positions=N": "new number of rows of the position table"}, type=int, default=0)

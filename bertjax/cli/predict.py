@@ -128,6 +128,8 @@ def main(argv: list[str] | None = None) -> int:
             "(or the fields of the task); also .gz, .zst or .xz",
             "--out=F": "file to write instead of stdout; embeddings also as .npy",
             "--task=NAME": "the task to predict, if the model was fine-tuned on several",
+            "--layers=N": "with embed: layers to concatenate, as in 8, 9,10,11,12 or last4; 0 is the embeddings "
+            "(default: the last)",
         }
     )
     parser.add_flags({"--do": "what to compute (default: what the model was trained for)"}, choices=tuple(PIPELINES))
@@ -141,21 +143,13 @@ def main(argv: list[str] | None = None) -> int:
         dest="others",
     )
     parser.add_flags({"--top=K": "number of pieces for each mask (default: 5), or of classes"}, type=int)
-    parser.add_flags({"--json": "print JSON also on a terminal"}, action="store_true")
     parser.add_flags(
         {
+            "--json": "print JSON also on a terminal",
             "--normalize": "with embed: scale vectors to length 1",
             "--per-token": "with embed: a vector for each token, as JSON",
         },
         action="store_true",
-        default=None,
-    )
-    parser.add_flags(
-        {
-            "--layers=N": "with embed: layers to concatenate, as in 8, 9,10,11,12 or last4; 0 is the embeddings "
-            "(default: the last)"
-        },
-        default=None,
     )
     command_line.add_column_flags(parser, "--file", command_line.INPUT_COLUMNS)
     command_line.add_trust_flag(parser)
@@ -173,8 +167,8 @@ def main(argv: list[str] | None = None) -> int:
         raise UserError(f"--with={args.others[0]} averages predictions of fine-tuned models, not --do={do}; remove it")
     kind = PIPELINES[do]
     names = ("top", "normalize", "layers", "per_token")
-    # None: the flag was not given. An option that is passed on must be one of the pipeline's.
-    options = {name: value for name in names if (value := getattr(args, name)) is not None}
+    # An option that is passed on must be one of the pipeline's. A flag that is not given is None, empty or False.
+    options = {name: value for name in names if (value := getattr(args, name)) not in (None, "") and value is not False}
     if columns := command_line.columns_of(args):
         if kind is not FineTuned:
             name, column = next(iter(columns.items()))
@@ -189,7 +183,7 @@ def main(argv: list[str] | None = None) -> int:
             "name a .jsonl file"
         )
     # The depth is known only now that the model is open.
-    if args.layers is not None:
+    if args.layers:
         options["layers"] = _layers(args.layers, predictor.model.encoder.layers)
     pipeline = predictor.pipeline(kind, **options)
     if isinstance(pipeline, FineTuned):

@@ -37,20 +37,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_flags({"--host": "address to listen at (default: %(default)s)"}, default="127.0.0.1")
     parser.add_flags({"--port": "port; 0 takes a free one (default: %(default)s)"}, type=int, default=8000)
     parser.add_flags(
-        {"--workers": "batches to compute at a time, each on one core (default: all cores)"},
+        {
+            "--workers": "batches to compute at a time, each on one core (default: all cores)",
+            "--batch": "most texts of a batch; 1 computes each alone (default: %(default)s)",
+            "--max-tokens=N": "cut texts to fewer tokens than the model does (default: as it does)",
+        },
         type=command_line.positive,
-        default=cores(),
     )
-    parser.add_flags(
-        {"--batch": "most texts of a batch; 1 computes each alone (default: %(default)s)"},
-        type=command_line.positive,
-        default=16,
-    )
-    parser.add_flags(
-        {"--max-tokens=N": "cut texts to fewer tokens than the model does (default: as it does)"},
-        type=command_line.positive,
-        default=0,
-    )
+    parser.set_defaults(workers=cores(), batch=16, max_tokens=0)
     for field in dataclasses.fields(Limits):
         name = field.name.replace("_", "-")
         parser.add_argument(

@@ -192,15 +192,13 @@ def main(argv: list[str] | None = None) -> int:
         nargs="?",
         const="",
     )
-    parser.add_flags(
-        {"--workdir": "folder for everything the run writes (default: runs/<file and overrides>)"}, default=None
-    )
     command_line.add_platform_flag(parser)
     processes.add_flag(parser)
     parser.add_flags(
         {
+            "--workdir": "folder for everything the run writes (default: runs/<file and overrides>)",
             "--minutes=N": "train for about N minutes here in place of the recipe's steps: the first start measures "
-            "the time of a step, and sets steps, warm-up and decay"
+            "the time of a step, and sets steps, warm-up and decay",
         },
         default=None,
     )

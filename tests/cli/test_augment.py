@@ -51,7 +51,7 @@ def test_bad_input_is_one_line(tmp_path, capsys, flags, complaint):
 def test_candidates_are_pieces_of_the_vocabulary(undisturbed, tmp_path, candidates):
     (tmp_path / "texts.txt").write_text("one two three\n")
     arguments = str(tmp_path / "texts.txt"), str(tmp_path / "more.jsonl"), ("text",), Augmentation()
-    with pytest.raises(UserError, match=f"--candidates={candidates} must be between 1 and "):
+    with pytest.raises(UserError, match=f"top={candidates} must be between 1 and "):
         augment.run(*arguments, str(undisturbed / "export"), candidates)
 
 
