@@ -8,8 +8,8 @@ examples:
   seeds in several folders:          python -m bertjax compare A=runs/a-1 A=runs/a-2 B=runs/b-1 B=runs/b-2
 """
 
-import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from etils import epath
 
@@ -25,8 +25,7 @@ from bertjax.runtime.command_line import command
 from bertjax.runtime.errors import UserError, json_text, say
 
 
-@dataclasses.dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """The result of `run`.
 
     Attributes:
@@ -34,14 +33,12 @@ class Comparison:
       differences: settings that differ between runs.
       numbers: results and costs, one entry per run.
       effects: {held-out metric: difference from the first run}, for every run after the first.
-      picture: path of the figure.
     """
 
     entries: list[Entry]
     differences: Differences
     numbers: list[Numbers]
     effects: list[dict[str, Effect]]
-    picture: epath.Path
 
 
 def run(
@@ -77,7 +74,7 @@ def run(
     numbers = [numbers_of(entry) for entry in entries]
     if table_path:
         tables.check_numbers(table_path, numbers)
-    comparison = Comparison(entries, differences_of(entries), numbers, effects_of(entries, numbers), target)
+    comparison = Comparison(entries, differences_of(entries), numbers, effects_of(entries, numbers))
     curves.draw(entries, drawn, axis, target, look or Look())
     if table_path:
         tables.write(table_path, entries, numbers, comparison.effects)
@@ -113,11 +110,10 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     look = Look(args.smooth, args.log)
     comparison = run(args.runs, x=args.x, metrics=args.metric, out=args.out, table=args.table, look=look)
-    parts = (comparison.entries, comparison.differences, comparison.numbers, comparison.effects)
     if args.json:
-        say(json_text(as_dict(*parts) | {"curves": str(comparison.picture)}, indent=2))
+        say(json_text(as_dict(*comparison) | {"curves": args.out}, indent=2))
         return 0
-    print_comparison(*parts)
+    print_comparison(*comparison)
     flags = [f"--x={'flops' if args.x == 'steps' else 'steps'}", *(f"--metric={name}" for name in args.metric)]
-    say(f"curves    {comparison.picture}\nnext      {command('compare', *args.runs, *flags, f'--out={args.out}')}")
+    say(f"curves    {args.out}\nnext      {command('compare', *args.runs, *flags, f'--out={args.out}')}")
     return 0

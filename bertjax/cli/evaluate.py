@@ -30,7 +30,7 @@ from bertjax.config import private_paths
 from bertjax.config.config import Config
 from bertjax.config.opening import SavedModel
 from bertjax.data.config import NearDuplicates
-from bertjax.data.labeled.base import LabeledFormat, Record
+from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.labeled.source import LabeledPlan, LabeledSource, LabeledSources, count_known
 from bertjax.data.preparation import spec
 from bertjax.data.store import TokenStore
@@ -266,7 +266,8 @@ def _labeled(
         if trained and is_readable:
             if not columns:
                 source.train = trained.train
-            _warn_of_trained(records, config.task.examples, trained)
+            count = count_known(records, config.task.examples, trained.train, trained.format)
+            _say_trained(count, len(records), "records")
         for name in config.tasks:
             labeled = files.store_of(name)
             _ = labeled.train  # the baselines count its labels
@@ -277,16 +278,8 @@ def _labeled(
     return config, files.store
 
 
-def _warn_of_trained(records: list[Record], examples: LabeledFormat, trained: LabeledSource) -> None:
-    """Print a line if the model was trained on texts of the scored file: it scores higher there than on new texts."""
-    try:
-        count = count_known(records, examples, trained.train, trained.format)
-    except UserError:
-        return  # a damaged training file: where something needs it, the error comes from there
-    _say_trained(count, len(records), "records")
-
-
 def _say_trained(count: int, total: int, unit: str) -> None:
+    """Print a line if the model was trained on some of what is scored: it scores higher there than on new texts."""
     if count:
         counted = f"{count:,} of {total:,} {unit} were trained on"
         say(f"warning: {counted}; the scores are not those of new texts", file=sys.stderr)

@@ -1,11 +1,10 @@
 """Open a trained model by name: an export folder, a run, or one of its checkpoints."""
 
-import contextlib
 import functools
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +13,7 @@ from bertjax.config.export import Export
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.models.encoder import Encoder
 from bertjax.runtime import untrusted
-from bertjax.runtime.errors import Untrusted, UserError, quoted, reason, say, shorten
+from bertjax.runtime.errors import UserError, quoted, reason, say
 
 if TYPE_CHECKING:
     from bertjax.config.config import Config
@@ -150,27 +149,10 @@ class SavedModel:
             from bertjax.training.run.workdir import Workdir
 
             return with_split(Workdir.at(self.folder), from_dict(settings, self._trust_code))
-        with self._naming_changes():
-            read = private_paths.read_from_export(settings)
-            if isinstance(data := read.setdefault("data", {}), dict):  # otherwise `from_dict` reports it
-                data["tokenizer"] = {"model": str(self.folder / "tokenizer")}
-            return from_dict(read, self._trust_code)
-
-    @contextlib.contextmanager
-    def _naming_changes(self) -> Iterator[None]:
-        """Name changed code in the error of an export that does not open: its own files may be fine."""
-        try:
-            yield
-        except Untrusted:
-            raise
-        except UserError as error:
-            modules = export.read_manifest(self.folder).get("modules", {})
-            if not (changed := _changed(modules, modules)):
-                raise
-            raise UserError(
-                f"{shorten(changed)} has changed since the model was trained, and {self.folder} does not open with it: "
-                f"restore that file ({error})"
-            ) from error
+        read = private_paths.read_from_export(settings)
+        if isinstance(data := read.setdefault("data", {}), dict):  # otherwise `from_dict` reports it
+            data["tokenizer"] = {"model": str(self.folder / "tokenizer")}
+        return from_dict(read, self._trust_code)
 
     def check_data(self, flag: str) -> None:
         """Check that the model can be scored on its own data: a run's data, or a corpus that comes with bertjax.
@@ -217,8 +199,7 @@ class SavedModel:
 
     def _read(self) -> Export:
         if self.is_export:
-            with self._naming_changes():
-                return export.read(self.folder)
+            return export.read(self.folder)
         self._check_is_run()
         # Imported here, because exports must open without Orbax.
         from bertjax.training.run.record import read_checkpoint
