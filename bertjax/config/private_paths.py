@@ -45,16 +45,7 @@ _READ = (
     "data.heldout_share",
 )
 # Exceptions below those: files, folders, and which part of a file was held out.
-_OF_THE_MACHINE = (
-    "tasks.*.objective.teacher",
-    "tasks.*.objective.masking.lexicon",
-    "tasks.*.examples.train",
-    "tasks.*.examples.heldout",
-    "tasks.*.examples.further_heldout",
-    "tasks.*.examples.unlabeled",
-    "tasks.*.examples.folds",
-    "data.filters.*.against",
-)
+_OF_THE_MACHINE = (*(path.removesuffix(".*") for path in _PATHS), "tasks.*.examples.folds")
 
 
 def base_name(name: str) -> str:

@@ -215,7 +215,7 @@ def exit_code_of(main: Callable[[], int | None]) -> int:
     """Run an entry point and return its exit code; an expected error is printed as one line on stderr."""
     terminal.prepare_streams()
     with terminal.guarded("stderr"):
-        return _exit_code_of(main)
+        return _flushed(_exit_code_of(main))
 
 
 def _exit_code_of(main: Callable[[], int | None]) -> int:
@@ -225,25 +225,19 @@ def _exit_code_of(main: Callable[[], int | None]) -> int:
     # gcsfs logs every failed request with its traceback. The error that it raises then ends the command in one line.
     logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     try:
-        code = main() or FINISHED
+        return main() or FINISHED
     except SystemExit as ended:
-        # `--help`, or user code such as an objective. There, 0 would tell a launcher that the run has finished.
-        remark = "user code ended the process with sys.exit(); let it raise an exception"
         if isinstance(ended.__context__, BrokenPipeError):  # `rich` printed a table that nobody reads
-            code = UNREAD
-        else:
-            code = (ended.code or FINISHED) if _is_of_argparse(ended) else report(RunFailed(remark))
-    except KeyboardInterrupt as error:
-        code = code_for(error)
+            return UNREAD
+        *_, (frame, _) = traceback.walk_tb(ended.__traceback__)
+        if frame.f_globals["__name__"] == "argparse":  # as after --help
+            return cast(int, ended.code or FINISHED)
+        # User code such as an objective. There, 0 would tell a launcher that the run has finished.
+        return report(RunFailed("user code ended the process with sys.exit(); let it raise an exception"))
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except (OSError, UserError) as error:
-        code = UNREAD if isinstance(error, BrokenPipeError) and _reader_has_left() else report(error)
-    return _flushed(cast(int, code))
-
-
-def _is_of_argparse(ended: SystemExit) -> bool:
-    """Return whether argparse ended the process, as after --help."""
-    *_, (frame, _) = traceback.walk_tb(ended.__traceback__)
-    return frame.f_globals["__name__"] == "argparse"
+        return UNREAD if isinstance(error, BrokenPipeError) and _reader_has_left() else report(error)
 
 
 def _reader_has_left() -> bool:

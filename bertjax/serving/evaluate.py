@@ -65,9 +65,7 @@ def scores_by_class(description: Description, values: np.ndarray, labels_M: np.n
 
 def _confusion(labels_M: np.ndarray, guesses_M: np.ndarray, classes: int) -> np.ndarray:
     """Return the number of records by label (row) and answer (column), float64 [C, C]."""
-    confusion_CC = np.zeros((classes, classes))
-    np.add.at(confusion_CC, (labels_M, guesses_M), 1.0)  # `+= 1` would count equal pairs only once
-    return confusion_CC
+    return np.bincount(labels_M * classes + guesses_M, minlength=classes**2).reshape(classes, classes).astype(float)
 
 
 def _of_classes(labels_M: np.ndarray, guesses_M: np.ndarray, classes: int) -> dict[str, float]:
