@@ -120,9 +120,8 @@ def test_files_of_a_tagger(tagger, tmp_path, capsys):
     assert "--tag=0 names a column of a labeled file; add --corpus=FILE" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "recipe, impossible", [pytest.param("qa.py:smoke", False, marks=pytest.mark.slow), ("qa.py:v2-smoke", True)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe, impossible", [("qa.py:smoke", False), ("qa.py:v2-smoke", True)])
 def test_answers_are_found(tmp_path, capsys, recipe, impossible):
     files = (
         labeled_files.squad(tmp_path / "train.json", 150, impossible=impossible),

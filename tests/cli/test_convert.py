@@ -31,7 +31,7 @@ def convert_and_read(capsys, source, target) -> tuple[int, str, str]:
     return code, output.out, output.err
 
 
-@pytest.mark.parametrize("name", ["{run}", "{run}@100", "{run}/export"])
+@pytest.mark.parametrize("name", ["{run}", pytest.param("{run}@100", marks=pytest.mark.slow), "{run}/export"])
 def test_a_run_is_converted_and_back(undisturbed, tmp_path, monkeypatch, name):
     monkeypatch.setenv("HOME", str(tmp_path))  # token stores are in ~/.cache
     convert.run(name.format(run=undisturbed), tmp_path / "theirs")

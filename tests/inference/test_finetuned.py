@@ -114,6 +114,7 @@ def test_a_column_of_words_with_another_number(model, tmp_path, capsys):
     assert [record["words"] for record in records] == [["abc", "adf"], ["bce", "cde"]]
 
 
+@pytest.mark.slow
 def test_the_prediction_of_several_models_is_the_one_of_their_mean(classifier, tmp_path, capsys):
     heads = jax.tree.map(lambda leaf: -leaf, classifier.params["heads"])
     other = classifier._replace(params=classifier.params | {"heads": heads})

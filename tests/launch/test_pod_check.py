@@ -9,6 +9,8 @@ from tests import runs
 from tests.launch.conftest import SETTINGS, executable
 from tests.launch.preemptions import RealPod
 
+pytestmark = pytest.mark.slow
+
 # A stand-in for Python with bertjax: it notes its arguments and ends as the test asks, `compile` after one line.
 PYTHON = """#!/usr/bin/env bash
 echo "$*" >>"$FAKE_CLOUD/python"
@@ -148,7 +150,6 @@ def test_every_place_that_workers_read_is_looked_at(checked, pod):
     assert "FAILED   store      stores is on this machine only; run: gcloud storage cp -r stores gs" in done.stdout
 
 
-@pytest.mark.slow
 def test_a_real_configuration_compiles_for_the_accelerator_type(tmp_path):
     pod = RealPod(tmp_path, ["--config.data.corpus=embedded:en"])
     (pod.cloud / "buckets/bucket").mkdir(parents=True)

@@ -11,6 +11,8 @@ import pytest
 
 from tests.waiting import LIMIT_SECONDS
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "launch" / "kaggle" / "tpu_check.py"
 
@@ -30,7 +32,6 @@ def run(*flags: str, folder: Path, **environment: str) -> subprocess.CompletedPr
     return subprocess.run(command, env=os.environ | environment, **options)
 
 
-@pytest.mark.slow
 def test_it_compares_and_times_on_two_devices(tmp_path):
     flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=2"
     process = run("--platform=cpu", "--steps=3", "--out=lines.jsonl", folder=tmp_path, XLA_FLAGS=flags)

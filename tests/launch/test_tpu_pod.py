@@ -10,6 +10,8 @@ import pytest
 from tests.launch.conftest import COMMAND, GIT, SETTINGS
 from tests.waiting import LIMIT_SECONDS, wait_until
 
+pytestmark = pytest.mark.slow
+
 
 def test_up_run_status_logs_down(pod):
     pod.script(trainings=["until stopped"])
@@ -115,7 +117,6 @@ def test_no_call_reads_the_terminal_and_ctrl_c_ends_the_script_at_once(pod):
         signal.signal(signal.SIGINT, handler)
 
 
-@pytest.mark.slow
 def test_a_lost_network_does_not_stop_the_training(pod):
     # Three checks until the request, three until the TPU is ready, one before the start, two of the training.
     lost = [""] * 9 + ["UNAVAILABLE: no network"] * 4
@@ -135,7 +136,6 @@ def test_a_lost_network_does_not_stop_the_training(pod):
     assert "workers: running\n" in finished.stdout, "a babysitter that was killed leaves the training alone"
 
 
-@pytest.mark.slow
 def test_a_rebooted_worker_is_started_again(pod):
     pod.script(trainings=["until stopped", 0])
     process = pod.start("babysit")

@@ -14,6 +14,8 @@ from bertjax.training.optim.ema import averaged
 from bertjax.training.program import Program
 from tests import batches, runs
 
+pytestmark = pytest.mark.slow
+
 DECAY = 0.2
 SETTINGS = {
     "model": {"layers": 4, "width": 16, "heads": 2, "feedforward": 32, "max_positions": 16, "dropout": 0.0},
@@ -79,14 +81,12 @@ def test_it_is_that_of_tensorflow_and_changes_no_step():
     jax.tree.map(np.testing.assert_array_equal, params, plain)
 
 
-@pytest.mark.slow
 def test_params_that_a_stage_freezes_count_as_they_are():
     program = program_of([GROWING[1] | {"frozen_layers": 2}, GROWING[1]])
     states, params = trained(program)
     assert_close(average_of(states[-1]), averages_by_hand(params))
 
 
-@pytest.mark.slow
 def test_a_growing_run_evaluates_exports_and_resumes_it(flags, tmp_path, capsys):
     averaging = [
         *flags,

@@ -72,6 +72,7 @@ def _interrupt(*_):
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("awaited", ["*.lock", "*.partial/store/train.tokens.bin"])
 def test_a_killed_prepare_leaves_no_store_and_the_next_one_works(config, tmp_path, awaited):
     process = in_a_process(config, before="corpora.publish_nothing()")
@@ -100,6 +101,7 @@ def test_damaged_leftovers_are_discarded(killed, tmp_path, harmed, starts, capfd
     assert capfd.readouterr().err.count("was written; check the disk; starting from scratch") == starts
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_an_error_and_the_next_call_resumes(killed, tmp_path):
     config, expected = killed
     pause = f"corpora.pause_after(2, {str(tmp_path / 'resume')!r})"  # until the worker is dead
@@ -116,6 +118,7 @@ def test_stop_signals_do_not_end_a_worker():
     assert sorted(workers.unordered(corpora.signaled, range(4), processes=2)) == [(task, task) for task in range(4)]
 
 
+@pytest.mark.slow
 def test_workers_end_with_the_process_that_started_them(killed, tmp_path):
     config, _ = killed
     pause = "corpora.pause_after(2)"

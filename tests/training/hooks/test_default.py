@@ -62,6 +62,7 @@ def test_a_trace_of_some_steps_is_written(tmp_path):
     assert list(tmp_path.rglob("*.xplane.pb"))
 
 
+@pytest.mark.slow
 def test_a_trace_that_cannot_be_written_is_a_warning(tmp_path, caplog):
     (tmp_path / "profile").write_text("not a folder")
     trace, run = Trace(range(0, 2), epath.Path(tmp_path / "profile")), SimpleNamespace(state={"step": jnp.zeros(())})

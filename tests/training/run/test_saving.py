@@ -122,6 +122,7 @@ def result(tmp_path_factory) -> dict:
     return json.loads(ended.stdout)
 
 
+@pytest.mark.slow
 def test_a_state_with_one_wrong_copy_is_not_saved(result):
     assert (result["saved"], result["restored"]) == ([0, 4], 4)
     for outcome in result["outcomes"][1:4]:
