@@ -35,6 +35,9 @@ def test_a_pair_is_cut_as_by_the_loop(lengths, seq_len):
     assert list(zip(cut_first, cut_second)) == [drop_one_by_one(a, b, seq_len - 3) for a, b in zip(first, second)]
     too_long = sum(a + b > seq_len - 3 for a, b in lengths)
     assert notes == ({f"cut to {seq_len} tokens": too_long} if too_long else {})
+    alone, _, notes = truncate(first, None, seq_len)
+    assert alone == [ids[: seq_len - 2] for ids in first]
+    assert sum(notes.values()) == sum(a > seq_len - 2 for a, _ in lengths)
 
 
 def test_special_tokens_segments_and_labels(store):

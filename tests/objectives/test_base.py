@@ -14,7 +14,7 @@ from bertjax.objectives import KINDS, OBJECTIVES
 from bertjax.objectives.base import Objective
 from bertjax.objectives.distill.losses.logits import SoftLogits
 from bertjax.objectives.distill.teacher import Teacher
-from bertjax.objectives.losses import binary_term, kl_divergence
+from bertjax.objectives.losses import binary_term, classification_term, kl_divergence
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.wrapper import Wrapper
 from bertjax.runtime.errors import UserError
@@ -74,6 +74,11 @@ def test_only_models_has_flax_modules():
 
 
 DRAW = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("label, right", [(0, 0), (1, 1), (2, 0)])
+def test_of_equal_logits_the_first_is_the_answer(label, right):
+    assert classification_term(jnp.array([[0.0, 5.0, 5.0]]), jnp.array([label]), jnp.ones(1))[1] == right
 
 
 def test_binary_term_is_cross_entropy_over_what_counts():
