@@ -254,7 +254,7 @@ RELIABILITY = [
         "runtime/command_line.py",
         "FAILED_AGAIN: FailedAgain, FAILED: RunFailed",
         "FAILED: RunFailed, FAILED_AGAIN: FailedAgain",
-        "runtime/test_storage.py",
+        "cli/test_main.py",
     ),
     # Checkpoints.
     Mutant("training/run/checkpoint_errors.py", '"DATA_LOSS", ', "", _UNREADABLE),

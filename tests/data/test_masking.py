@@ -223,3 +223,5 @@ def test_the_capacity_drops_less_than_half_a_percent(kind, seq_len, row_examples
     placed = place(ragged, np.arange(count).reshape(rows, row_examples), seq_len, VOCABULARY)
     chosen = mask(placed, first_epoch(ragged), masking).chosen
     assert gather_masked(placed, chosen, places)["dropped_B"].sum() < 0.005 * chosen.sum()
+    few, all_of_them = gather_masked(placed, chosen, 2), gather_masked(placed, chosen, seq_len)
+    np.testing.assert_array_equal(few["positions_BK"], all_of_them["positions_BK"][:, :2])
