@@ -328,7 +328,7 @@ RELIABILITY = [
     Mutant("training/run/journal.py", "while self._waiting_bytes > _MOST_WAITING_BYTES:", "while False:", _JOURNAL),
     Mutant("training/run/journal.py", "self._content += content", "self._content = content", _JOURNAL),
     Mutant("training/run/journal.py", "os.ftruncate(file.fileno(), size)", "pass", _JOURNAL),
-    Mutant("training/run/watchdog.py", '"time": reported', '"time": time.time()', _WRITER),
+    Mutant("training/run/watchdog.py", '"time": reported', '"time": time.time()', "training/run/test_watchdog.py"),
     # Folders of somebody else.
     Mutant("config/registry.py", "trust_code or kind in self.kinds)", "True)", _TRUST),
     Mutant("interop/weights.py", 'if importlib.util.find_spec("torch") is None:', "if False:", _WEIGHTS),

@@ -85,6 +85,7 @@ def test_the_heartbeat_follows_the_states_and_goes_on_in_long_ones(tmp_path, mon
     assert times == sorted(set(times))
     record = json.loads((tmp_path / "heartbeat.json").read_text())
     assert (record["started"], record["exit_code"], record["failure"]) == (1.0, 1, "no space")
+    assert record["time"] == heartbeat._time, "that of the report, not of the writing"
 
 
 # In a process of its own, because the watchdog ends it. Its clock stands still unless the script sets it, and the
