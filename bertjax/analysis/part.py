@@ -2,9 +2,10 @@
 
 import dataclasses
 import html
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -50,8 +51,8 @@ class Result:
       tables: tables and rows of data below the figures (`bertjax.analysis.page`).
       maps: attention maps for the page's viewer.
       files: {name: content}, further files for the report folder.
-      other_axes: names of numbers and arrays with axes other than layers and heads, such as the points of a curve. The
-        part `training` does not follow them: their shape does not show what they are.
+      other_axes: first words of the names of numbers and arrays with axes other than layers and heads, such as the
+        points of a curve. The part `training` does not follow them: their shape does not show what they are.
     """
 
     numbers: dict[str, Any]
@@ -61,7 +62,7 @@ class Result:
     tables: Sequence[Table | TokenRow] = ()
     maps: Sequence[Maps] = ()
     files: dict[str, bytes] = dataclasses.field(default_factory=dict)
-    other_axes: frozenset[str] = frozenset()
+    other_axes: tuple[str, ...] = ()
 
     def _repr_html_(self) -> str:
         """Return text, figures and captions as HTML for a notebook."""
@@ -73,27 +74,52 @@ class Result:
         return "".join(shown)
 
 
+class Case(NamedTuple):
+    """One model on one material.
+
+    Attributes:
+      model, material: their labels.
+      numbers: plain JSON values.
+      arrays: arrays by name.
+    """
+
+    model: str
+    material: str
+    numbers: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+    @property
+    def title(self) -> str:
+        """Both labels."""
+        return f"{self.model}, {self.material}"
+
+
 class Part:
     """One part of the analysis. It only computes: callers print and write.
 
-    A part that treats each model and material separately defines `measure` and `result`; any other part defines `run`.
+    A part that treats each model and material separately defines `measure`, `figures` and `sentence`; any other part
+    defines `run`.
 
     Attributes:
       name: name in `--parts`.
       title: heading on the page.
+      intro: first paragraph of the text.
       named_only: whether it runs only if `--parts` names it, because it takes long.
       needs_attention: whether it reads attention, heads or feed-forward neurons.
       needs_objective: whether it reads only materials that the model can be scored on.
       needs_both_directions: what is defined only for tokens that see all of their example; empty for no restriction.
+      other_axes: see `Result`.
       results: earlier parts' results by name, set by `run_parts`.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
+    intro: ClassVar[str] = ""
     named_only: ClassVar[bool] = False
     needs_attention: ClassVar[bool] = False
     needs_objective: ClassVar[bool] = False
     needs_both_directions: ClassVar[str] = ""
+    other_axes: ClassVar[tuple[str, ...]] = ()
     results: Mapping[str, Result] = MappingProxyType({})
 
     def lacks(self, subject: Subject, materials: Sequence[Material]) -> str:
@@ -117,22 +143,35 @@ class Part:
         Raises:
           UserError: a text does not suit a model.
         """
+        cases = [
+            Case(subject.label, material.name, *self.measure(subject, material, progress))
+            for subject in subjects
+            for material in (scored(subject, materials) if self.needs_objective else materials)
+        ]
         numbers: dict[str, Any] = {subject.label: {} for subject in subjects}
         arrays: dict[str, np.ndarray] = {}
-        for subject in subjects:
-            for material in scored(subject, materials) if self.needs_objective else materials:
-                of_pair, named = self.measure(subject, material, progress)
-                numbers[subject.label][material.name] = of_pair
-                arrays |= {f"{subject.label}/{material.name}/{name}": values for name, values in named.items()}
-        return self.result(numbers, arrays)
+        for case in cases:
+            numbers[case.model][case.material] = case.numbers
+            arrays |= {f"{case.model}/{case.material}/{name}": values for name, values in case.arrays.items()}
+        text = "\n\n".join(filter(None, (self.intro, *map(self.sentence, cases))))
+        figures, files = list(self.figures(cases)), self.files(cases)
+        return Result(numbers, arrays, figures, text, files=files, other_axes=self.other_axes)
 
     def measure(self, subject: Subject, material: Material, progress: Progress) -> tuple[dict, dict[str, np.ndarray]]:
         """Return the numbers of a model on a material, and its arrays by name."""
         raise TypeError(f"{type(self).__name__} has neither run() nor measure()")
 
-    def result(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> Result:
-        """Return the result from {model: {material: numbers}} and arrays named `<model>/<material>/<name>`."""
-        return Result(numbers, arrays)
+    def figures(self, cases: Sequence[Case]) -> Iterable[Figure]:
+        """Return the figures, in page order."""
+        return ()
+
+    def sentence(self, case: Case) -> str:
+        """Return the main result of a model on a material, a paragraph of the text."""
+        return ""
+
+    def files(self, cases: Sequence[Case]) -> dict[str, bytes]:
+        """Return {name: content} of further files."""
+        return {}
 
 
 def listed(values: Mapping[str, float], spec: str) -> str:
@@ -140,8 +179,12 @@ def listed(values: Mapping[str, float], spec: str) -> str:
     return ", ".join(f"{name} {value:{spec}}" for name, value in values.items())
 
 
-def pairs(numbers: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str, Any]]:
-    """Yield (model, material, numbers) of `Result.numbers`."""
-    for label, by_material in numbers.items():
-        for material, values in by_material.items():
-            yield label, material, values
+def slug_of(*words: str) -> str:
+    """Return words as lower-case letters, digits and hyphens."""
+    return "-".join(re.findall("[a-z0-9]+", "-".join(words).lower()))
+
+
+def by_material(cases: Sequence[Case]) -> Iterator[tuple[str, dict[str, Case]]]:
+    """Yield each material with {model: its case}."""
+    for material in dict.fromkeys(case.material for case in cases):
+        yield material, {case.model: case for case in cases if case.material == material}

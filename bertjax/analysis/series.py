@@ -96,7 +96,7 @@ def values_of(result: Result, subject: Subject) -> dict[Name, np.ndarray]:
         name: np.asarray(array, np.float64)
         for name, array in found.items()
         if not _NOT_MEASURED.intersection(name[-1:])
-        and np.shape(array) in (shapes if result.other_axes.isdisjoint(name) else ((),))
+        and np.shape(array) in (((),) if any(key.startswith(result.other_axes) for key in name[1:]) else shapes)
         and np.asarray(array).dtype.kind in "iuf"
     }
 

@@ -9,8 +9,7 @@ derivative in direction v (Pearlmutter, 1994). The gradient is linearized once p
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +20,7 @@ from bertjax.analysis import drawing
 from bertjax.analysis.ablation import packed_rows, tokens_in
 from bertjax.analysis.encoded import Encoded
 from bertjax.analysis.material import SEED, Material
-from bertjax.analysis.part import Figure, Part, Result, pairs
+from bertjax.analysis.part import Case, Figure, Part
 from bertjax.analysis.reduce import Progress, put
 from bertjax.analysis.subject import Subject
 from bertjax.models.config import EncoderConfig
@@ -118,6 +117,12 @@ class Curvature(Part):
 
     name = "curvature"
     title = "Sensitivity of layers to rounding"
+    intro = (
+        "The sensitivity of a layer is the absolute mean of the largest eigenvalues of its Hessian on parts of the "
+        f"data, plus their deviation. The more sensitive half of the layers gets {MORE_BITS} bits and the others "
+        f"{FEWER_BITS}, in a training with rounded weights:"
+    )
+    other_axes = ("eigenvalues",)
     named_only = True
     needs_objective = True
 
@@ -134,9 +139,29 @@ class Curvature(Part):
         numbers = {"examples": examples, "sensitivity": sensitivity_L.tolist(), "layer_bits": bits}
         return numbers, {"eigenvalues": values_LS}
 
-    def result(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> Result:
-        figures = [_figure(numbers, arrays)]
-        return Result(numbers, arrays, figures, _text(numbers), other_axes=frozenset({"eigenvalues"}))
+    def figures(self, cases: Sequence[Case]) -> list[Figure]:
+        lines, bands, highest = {}, {}, []
+        for case in cases:
+            values_LS, sensitivity = case.arrays["eigenvalues"], case.numbers["sensitivity"]
+            lines[case.title] = list(range(1, len(values_LS) + 1)), values_LS.mean(axis=1).tolist()
+            bands[case.title] = values_LS.min(axis=1).tolist(), values_LS.max(axis=1).tolist()
+            highest.append(f"{case.title}: layer {int(np.argmax(sensitivity)) + 1} ({max(sensitivity):.3g})")
+        sensitive = f"Most sensitive: {'; '.join(highest)}."
+        return [
+            Figure(
+                "eigenvalues",
+                "The largest eigenvalue of the Hessian of the loss with respect to the kernels of one layer: the mean "
+                "over parts of the data, with a band from the lowest to the highest. A large one means that the loss "
+                f"rises soon when the layer is rounded (Shen et al., 2020, arXiv 1909.05840, section 3.1). {sensitive}",
+                f"Curves of the largest eigenvalue by layer. {sensitive}",
+                functools.partial(drawing.curves, lines, "layer", "largest eigenvalue", bands),
+            )
+        ]
+
+    def sentence(self, case: Case) -> str:
+        bits = ",".join(map(str, case.numbers["layer_bits"]))
+        flags = f"--config.quantization.bits=8 --config.quantization.layer_bits=[{bits}]"
+        return f"{case.model} on {case.material} ({case.numbers['examples']:,} examples): {flags}"
 
 
 def bits_of(sensitivity_L: np.ndarray) -> list[int]:
@@ -175,36 +200,3 @@ def subsets(encoded: Encoded) -> Iterator[dict[str, np.ndarray]]:
         rows_BN = np.full((-(-rows // devices) * devices, rows_RN.shape[1]), -1, np.int64)
         rows_BN[:rows] = rows_RN[number * rows : (number + 1) * rows]
         yield encoded.batch(rows_BN, seq_len, with_objective=True)
-
-
-def _figure(numbers: Mapping, arrays: Mapping[str, np.ndarray]) -> Figure:
-    lines, bands, highest = {}, {}, []
-    for label, material, values in pairs(numbers):
-        name, values_LS = f"{label}, {material}", arrays[f"{label}/{material}/eigenvalues"]
-        lines[name] = list(range(1, len(values_LS) + 1)), values_LS.mean(axis=1).tolist()
-        bands[name] = values_LS.min(axis=1).tolist(), values_LS.max(axis=1).tolist()
-        sensitivity = values["sensitivity"]
-        highest.append(f"{name}: layer {int(np.argmax(sensitivity)) + 1} ({max(sensitivity):.3g})")
-    sensitive = f"Most sensitive: {'; '.join(highest)}."
-    return Figure(
-        "eigenvalues",
-        "The largest eigenvalue of the Hessian of the loss with respect to the kernels of one layer: the mean over "
-        "parts of the data, with a band from the lowest to the highest. A large one means that the loss rises soon "
-        f"when the layer is rounded (Shen et al., 2020, arXiv 1909.05840, section 3.1). {sensitive}",
-        f"Curves of the largest eigenvalue by layer. {sensitive}",
-        functools.partial(drawing.curves, lines, "layer", "largest eigenvalue", bands),
-    )
-
-
-def _text(numbers: Mapping) -> str:
-    lines = [
-        f"{label} on {material} ({part['examples']:,} examples): --config.quantization.bits=8 "
-        f"--config.quantization.layer_bits=[{','.join(map(str, part['layer_bits']))}]"
-        for label, material, part in pairs(numbers)
-    ]
-    rule = (
-        "The sensitivity of a layer is the absolute mean of the largest eigenvalues of its Hessian on parts of the "
-        f"data, plus their deviation. The more sensitive half of the layers gets {MORE_BITS} bits and the others "
-        f"{FEWER_BITS}, in a training with rounded weights:"
-    )
-    return f"{rule}\n\n" + "\n\n".join(lines)

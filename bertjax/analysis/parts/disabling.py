@@ -2,14 +2,14 @@
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bertjax.analysis import drawing
 from bertjax.analysis.ablation import Ablation, Scores, ablation_of
 from bertjax.analysis.material import Material
-from bertjax.analysis.part import Figure, Part, Result, listed, pairs
+from bertjax.analysis.part import Case, Figure, Part, by_material, listed
 from bertjax.analysis.pruning import mask_without
 from bertjax.analysis.reduce import Progress
 from bertjax.analysis.subject import Subject
@@ -34,6 +34,10 @@ class Disabling(Part):
 
     name = "disabling"
     title = "Disabling heads"
+    intro = (
+        "Each head is switched off in turn by a mask on its output, and then all heads of a layer but one. P-values "
+        "are two-sided, by the paired bootstrap over rows of examples."
+    )
     needs_attention = True
     needs_objective = True
 
@@ -44,14 +48,64 @@ class Disabling(Part):
             one_off = ablation.without_each_head(bar.update)
             # A layer that loses nothing with a single head left needs no other head.
             one_kept = [ablation.scores({HEAD_MASK: mask}, bar.update) for mask in masks_with_one_kept(shape)]
-        numbers, arrays = _base(ablation), {}
+        whole = ablation.unmasked
+        numbers = {"examples": ablation.examples, "units": ablation.units, "heads": layers * heads}
+        numbers |= {"loss": whole.loss, "metric": ablation.metric or None, "value": whole.metric}
+        arrays = {}
         for name, scores in (("one_off", one_off), ("one_kept", one_kept)):
             numbers[name], of_name = _changes(ablation, scores, shape)
             arrays |= {f"{name}_{key}": values for key, values in of_name.items()}
         return numbers, arrays
 
-    def result(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> Result:
-        return Result(numbers, arrays, list(_figures(numbers, arrays)), _text(numbers))
+    def figures(self, cases: Sequence[Case]) -> Iterator[Figure]:
+        scores, worst, kept = {}, [], {}
+        for case in cases:
+            number, unmasked = _score(case)
+            scores[case.title] = number, unmasked, case.arrays[f"one_off_{number}"]
+            worst.append(f"{case.title}: {_described(case.numbers['one_off'][number]['most_harmful'], number)}")
+            cells = case.numbers["one_kept"][number]["least_harmful_by_layer"]
+            kept[f"{case.title} ({number})"] = {f"{cell['layer']}": cell["change"] for cell in cells}
+        yield Figure(
+            "scores",
+            "Number of heads by the score of the model with this head off; the dashed line is the model with all heads "
+            f"on. {_PAPER}, figure 1. The head whose loss hurts most: {'; '.join(worst)}.",
+            f"Histograms of scores with one head off. The head whose loss hurts most: {'; '.join(worst)}.",
+            functools.partial(_histograms, scores),
+        )
+        changes = "; ".join(f"{title}: {listed(by_layer, '+.4f')}" for title, by_layer in kept.items())
+        yield Figure(
+            "one-kept",
+            "Change of the score when all heads of a layer are off but the one that serves best alone, by layer. A "
+            f"change near 0 is a layer that one head replaces. {_PAPER}, tables 2 and 3.",
+            f"Bars of the change for each layer: {changes}",
+            functools.partial(drawing.bars, kept, "change of the score by layer"),
+        )
+        for number, (material, of_models) in enumerate(by_material(cases), 1):
+            matrices = {label: case.arrays["one_off_loss"] for label, case in of_models.items()}
+            largest = listed({label: values.max() for label, values in matrices.items()}, "+.4f")
+            yield Figure(
+                f"one-off-{number}",
+                f"Change of the loss on {material} with one head off, in nats. A row is a layer, a column a head; a "
+                f"positive cell is a head that helps ({_PAPER}, table 1). Largest: {largest}.",
+                f"Matrices of layers by heads of the change of the loss on {material}. Largest: {largest}.",
+                functools.partial(drawing.matrices, matrices, "change of the loss [nats]", diverging=True),
+            )
+
+    def sentence(self, case: Case) -> str:
+        (number, score), values, total = _score(case), case.numbers, case.numbers["heads"]
+        start = f"{case.model} on {case.material} ({values['examples']:,} examples): {number} {score:.4f}."
+        # With fewer units, `Ablation.changes` leaves p-values as NaN.
+        if values["units"] < resampling.LEAST_EXAMPLES:
+            return f"{start} The number of rows, {values['units']}, is too small for p-values."
+        off, kept = values["one_off"][number], values["one_kept"][number]["least_harmful_by_layer"]
+        # Not significant is weak evidence: with few examples, everything is replaceable.
+        replaced = sum(cell["p"] >= LEVEL for cell in kept)
+        return (
+            f"{start} With one head off, {off['significant']} of {total} heads change it at p < {LEVEL} "
+            f"({total * LEVEL:.1f} are expected by chance), {off['worse']} for the worse; "
+            f"{values['one_off']['loss']['significant']} change the loss. One head, chosen on the same examples, "
+            f"replaces its layer without a significant change in {replaced} of {len(kept)} layers."
+        )
 
 
 def masks_with_one_kept(shape: tuple[int, int]) -> list[np.ndarray]:
@@ -59,12 +113,6 @@ def masks_with_one_kept(shape: tuple[int, int]) -> list[np.ndarray]:
     layers, heads = shape
     numbers = np.arange(layers * heads)
     return [mask_without(shape, numbers[(numbers // heads == n // heads) & (numbers != n)]) for n in numbers]
-
-
-def _base(ablation: Ablation) -> dict[str, Any]:
-    layers, heads = ablation.shapes[HEAD_MASK]
-    scores = {"loss": ablation.unmasked.loss, "metric": ablation.metric or None, "value": ablation.unmasked.metric}
-    return {"examples": ablation.examples, "units": ablation.units, "heads": layers * heads} | scores
 
 
 def _changes(ablation: Ablation, scores: Sequence[Scores], shape: tuple[int, int]) -> tuple[dict, dict]:
@@ -94,49 +142,10 @@ def _cell(change: Difference, shape: tuple[int, int], index: int) -> dict:
     return {"layer": layer + 1, "head": head + 1, "change": value, "interval": [low, high], "p": p}
 
 
-def _number(numbers: Mapping) -> str:
-    """Return the name of the number shown in figures: the metric if there is one, else the loss."""
-    return numbers["metric"] or "loss"
-
-
-def _score(numbers: Mapping) -> float:
-    """Return the value of that number for the whole model."""
-    return numbers["value"] if numbers["metric"] else numbers["loss"]
-
-
-def _figures(numbers: dict, arrays: Mapping[str, np.ndarray]) -> Iterator[Figure]:
-    scores, worst, kept, materials = {}, [], {}, {}
-    for label, material, values in pairs(numbers):
-        title, number = f"{label}, {material}", _number(values)
-        scores[title] = number, _score(values), arrays[f"{label}/{material}/one_off_{number}"]
-        worst.append(f"{title}: {_described(values['one_off'][number]['most_harmful'], number)}")
-        cells = values["one_kept"][number]["least_harmful_by_layer"]
-        kept[f"{title} ({number})"] = {f"{cell['layer']}": cell["change"] for cell in cells}
-        materials.setdefault(material, {})[label] = arrays[f"{label}/{material}/one_off_loss"]
-    yield Figure(
-        "scores",
-        "Number of heads by the score of the model with this head off; the dashed line is the model with all heads on. "
-        f"{_PAPER}, figure 1. The head whose loss hurts most: {'; '.join(worst)}.",
-        f"Histograms of scores with one head off. The head whose loss hurts most: {'; '.join(worst)}.",
-        functools.partial(_histograms, scores),
-    )
-    changes = "; ".join(f"{title}: {listed(by_layer, '+.4f')}" for title, by_layer in kept.items())
-    yield Figure(
-        "one-kept",
-        "Change of the score when all heads of a layer are off but the one that serves best alone, by layer. A change "
-        f"near 0 is a layer that one head replaces. {_PAPER}, tables 2 and 3.",
-        f"Bars of the change for each layer: {changes}",
-        functools.partial(drawing.bars, kept, "change of the score by layer"),
-    )
-    for number, (material, matrices) in enumerate(materials.items(), 1):
-        largest = listed({label: values.max() for label, values in matrices.items()}, "+.4f")
-        yield Figure(
-            f"one-off-{number}",
-            f"Change of the loss on {material} with one head off, in nats. A row is a layer, a column a head; a "
-            f"positive cell is a head that helps ({_PAPER}, table 1). Largest: {largest}.",
-            f"Matrices of layers by heads of the change of the loss on {material}. Largest: {largest}.",
-            functools.partial(drawing.matrices, matrices, "change of the loss [nats]", diverging=True),
-        )
+def _score(case: Case) -> tuple[str, float]:
+    """Return name and value of the whole model's score in figures: the metric if there is one, else the loss."""
+    numbers = case.numbers
+    return (numbers["metric"], numbers["value"]) if numbers["metric"] else ("loss", numbers["loss"])
 
 
 def _described(cell: Mapping, number: str) -> str:
@@ -152,28 +161,3 @@ def _histograms(scores: Mapping[str, tuple[str, float, np.ndarray]]) -> "Drawing
             panel.axvline(unmasked, color=drawing.COLORS[1], linestyle="--")
             panel.set(title=title, xlabel=f"{number} with one head off", ylabel="heads")
         return figure
-
-
-def _text(numbers: Mapping) -> str:
-    lines = []
-    for label, material, values in pairs(numbers):
-        number, total = _number(values), values["heads"]
-        off, kept = values["one_off"][number], values["one_kept"][number]["least_harmful_by_layer"]
-        # Not significant is weak evidence: with few examples, everything is replaceable.
-        replaced = sum(cell["p"] >= LEVEL for cell in kept)
-        start = f"{label} on {material} ({values['examples']:,} examples): {number} {_score(values):.4f}."
-        # With fewer units, `Ablation.changes` leaves p-values as NaN.
-        if values["units"] < resampling.LEAST_EXAMPLES:
-            lines.append(f"{start} The number of rows, {values['units']}, is too small for p-values.")
-            continue
-        lines.append(
-            f"{start} With one head off, {off['significant']} of {total} heads change it at p < {LEVEL} "
-            f"({total * LEVEL:.1f} are expected by chance), {off['worse']} for the worse; "
-            f"{values['one_off']['loss']['significant']} change the loss. One head, chosen on the same examples, "
-            f"replaces its layer without a significant change in {replaced} of {len(kept)} layers."
-        )
-    rule = (
-        "Each head is switched off in turn by a mask on its output, and then all heads of a layer but one. P-values "
-        "are two-sided, by the paired bootstrap over rows of examples."
-    )
-    return f"{rule}\n\n{' '.join(lines)}"

@@ -2,15 +2,14 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import jax.numpy as jnp
 import numpy as np
 
 from bertjax.analysis import drawing
 from bertjax.analysis.material import Material
-from bertjax.analysis.part import Figure, Part, Result, pairs
+from bertjax.analysis.part import Case, Figure, Part, by_material, slug_of
 from bertjax.analysis.reduce import Progress, reduce
 from bertjax.analysis.subject import Subject, captured
 from bertjax.models.config import EncoderConfig
@@ -60,16 +59,55 @@ class Fixed(Part):
     title = "Heads beside fixed patterns"
     needs_attention = True
     needs_both_directions = "fixed patterns are defined"
+    other_axes = ("uniform",)
 
     def measure(self, subject: Subject, material: Material, progress: Progress) -> tuple[dict, dict[str, np.ndarray]]:
         """Return the overlaps; arrays are `likeness` and `overlap` [L, H, P], `uniform` [P]."""
         reduced = reduce(subject, material, Overlap(subject.encoder), progress)
-        reduced["likeness"] = likeness(reduced["overlap"], reduced["uniform"])
-        return _numbers(reduced["likeness"], subject.encoder), reduced
+        reduced["likeness"] = likeness_LHP = likeness(reduced["overlap"], reduced["uniform"])
+        nearest_LH = likeness_LHP.argmax(axis=-1)
+        numbers = {
+            "fixed_heads": list(subject.encoder.block.fixed_heads),
+            "nearest": [[FIXED_PATTERNS[index] for index in heads] for heads in nearest_LH],
+            "likeness": likeness_LHP.max(axis=-1).tolist(),
+            "mean": dict(zip(FIXED_PATTERNS, likeness_LHP.mean(axis=(0, 1)).tolist(), strict=True)),
+            "above_half": float((likeness_LHP.max(axis=-1) > 0.5).mean()),
+        }
+        return numbers, reduced
 
-    def result(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> Result:
-        figures = list(_figures(numbers, arrays))
-        return Result(numbers, arrays, figures, _text(numbers), other_axes=frozenset({"uniform"}))
+    def figures(self, cases: Sequence[Case]) -> Iterator[Figure]:
+        for material, of_models in by_material(cases):
+            best = {label: case.arrays["likeness"].max(axis=-1) for label, case in of_models.items()}
+            above = "; ".join(f"{label}: {case.numbers['above_half']:.0%}" for label, case in of_models.items())
+            means = {label: case.numbers["mean"] for label, case in of_models.items()}
+            value, pattern, label = max((row[name], name, label) for label, row in means.items() for name in row)
+            slug = slug_of(material) or "texts"
+            yield Figure(
+                f"nearest-{slug}",
+                f"How much the attention of each head on {material} is like the nearest of seven fixed patterns "
+                "(current, previous and next token, context to the left and right, start and end; Raganato et al., "
+                "2020): 1 is the pattern itself, and 0 is equal attention to all tokens of the example. Share of heads "
+                f"above one half: {above}.",
+                f"Matrices of layers and heads. Share of heads above one half: {above}.",
+                functools.partial(drawing.matrices, best, "likeness to the nearest pattern", 0.0, 1.0),
+            )
+            if len(means) <= MOST_MODELS:
+                yield Figure(
+                    f"patterns-{slug}",
+                    f"The same for each pattern (Raganato et al., 2020), as the mean of all heads on {material}. Bars "
+                    f"below 0 are patterns that heads avoid. The highest is {value:.2f}, `{pattern}` in {label}.",
+                    f"Bars of seven patterns. The highest is {value:.2f}, {pattern} in {label}.",
+                    functools.partial(drawing.bars, means, "mean likeness"),
+                )
+
+    def sentence(self, case: Case) -> str:
+        mean, fixed = case.numbers["mean"], case.numbers["fixed_heads"]
+        nearest = max(mean, key=mean.get)
+        text = (
+            f"{case.model} on {case.material}: {case.numbers['above_half']:.0%} of the heads have a likeness above one "
+            f"half to a fixed pattern. The highest mean over heads is that of `{nearest}`, {mean[nearest]:.2f}."
+        )
+        return f"{text} Of its heads, {len(fixed)} a layer are fixed." if fixed else text
 
 
 def likeness(overlap_LHP: np.ndarray, uniform_P: np.ndarray) -> np.ndarray:
@@ -79,53 +117,3 @@ def likeness(overlap_LHP: np.ndarray, uniform_P: np.ndarray) -> np.ndarray:
     """
     # In short sentences equal attention overlaps with any pattern, so raw overlaps are not comparable across lengths.
     return (overlap_LHP - uniform_P) / (1 - uniform_P)
-
-
-def _numbers(likeness_LHP: np.ndarray, encoder: EncoderConfig) -> dict:
-    nearest_LH = likeness_LHP.argmax(axis=-1)
-    return {
-        "fixed_heads": list(encoder.block.fixed_heads),
-        "nearest": [[FIXED_PATTERNS[index] for index in heads] for heads in nearest_LH],
-        "likeness": likeness_LHP.max(axis=-1).tolist(),
-        "mean": dict(zip(FIXED_PATTERNS, likeness_LHP.mean(axis=(0, 1)).tolist(), strict=True)),
-        "above_half": float((likeness_LHP.max(axis=-1) > 0.5).mean()),
-    }
-
-
-def _figures(numbers: dict, arrays: Mapping[str, np.ndarray]) -> Iterator[Figure]:
-    for material in next(iter(numbers.values())):
-        best = {label: arrays[f"{label}/{material}/likeness"].max(axis=-1) for label in numbers}
-        above = "; ".join(f"{label}: {values[material]['above_half']:.0%}" for label, values in numbers.items())
-        means = {label: values[material]["mean"] for label, values in numbers.items()}
-        value, pattern, label = max((value, name, label) for label, row in means.items() for name, value in row.items())
-        slug = "".join(c if c.isascii() and c.isalnum() else "-" for c in material.lower()).strip("-") or "texts"
-        yield Figure(
-            f"nearest-{slug}",
-            f"How much the attention of each head on {material} is like the nearest of seven fixed patterns (current, "
-            "previous and next token, context to the left and right, start and end; Raganato et al., 2020): 1 is the "
-            "pattern itself, and 0 is equal attention to all tokens of the example. Share of heads above one half: "
-            f"{above}.",
-            f"Matrices of layers and heads. Share of heads above one half: {above}.",
-            functools.partial(drawing.matrices, best, "likeness to the nearest pattern", 0.0, 1.0),
-        )
-        if len(means) <= MOST_MODELS:
-            yield Figure(
-                f"patterns-{slug}",
-                f"The same for each pattern (Raganato et al., 2020), as the mean of all heads on {material}. Bars "
-                f"below 0 are patterns that heads avoid. The highest is {value:.2f}, `{pattern}` in {label}.",
-                f"Bars of seven patterns. The highest is {value:.2f}, {pattern} in {label}.",
-                functools.partial(drawing.bars, means, "mean likeness"),
-            )
-
-
-def _text(numbers: Mapping[str, Mapping[str, dict]]) -> str:
-    sentences = []
-    for label, material, values in pairs(numbers):
-        nearest = max(values["mean"], key=values["mean"].get)
-        sentences.append(
-            f"{label} on {material}: {values['above_half']:.0%} of the heads have a likeness above one half to a "
-            f"fixed pattern. The highest mean over heads is that of `{nearest}`, {values['mean'][nearest]:.2f}."
-        )
-        if values["fixed_heads"]:
-            sentences.append(f"Of its heads, {len(values['fixed_heads'])} a layer are fixed.")
-    return " ".join(sentences)

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +11,7 @@ import numpy as np
 from bertjax.analysis import drawing, effective_attention
 from bertjax.analysis.encoded import Encoded
 from bertjax.analysis.material import LENGTH, Corpus, Material
-from bertjax.analysis.part import Figure, Part, Result, pairs
+from bertjax.analysis.part import Case, Figure, Part, Result
 from bertjax.analysis.reduce import Progress, hide, reduce
 from bertjax.analysis.subject import Subject, captured
 from bertjax.data.examples import Ragged
@@ -37,8 +36,15 @@ class Identifiability(Part):
 
     name = "identifiability"
     title = "How much of attention has an effect"
+    intro = (
+        "A head adds A T to the states, with T = E W^V H. If a sentence has more tokens than the head is wide, other "
+        "weights A have the same output: those that differ by vectors of the left null space of T. Effective attention "
+        "is A without its projection on that space. Constrained: the same for weights whose rows still sum to 1 "
+        "(Brunner et al., 2020, section 3)."
+    )
     needs_attention = True
     needs_both_directions = "effective attention is defined"
+    other_axes = ("tokens", "attention", "correlation", "constrained", "rank", "null_dimension")
 
     def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:
         """Return the results; the guide describes the arrays."""
@@ -47,11 +53,64 @@ class Identifiability(Part):
     def measure(self, subject: Subject, material: Material, progress: Progress) -> tuple[dict, dict[str, np.ndarray]]:
         statistics = Statistics(subject.encoder, kinds_of(subject.tokenizer))
         arrays = reduce(subject, material, statistics, progress, share=_SHARE)
-        return _numbers(arrays, subject.encoder), arrays
+        used = np.isfinite(arrays["tokens"])
+        by_length = {name: values[used].mean(axis=(1, 2)) for name, values in arrays.items() if values.ndim == 3}
+        attention = [dict(zip(KINDS, row, strict=True)) for row in arrays["attention"].mean(axis=(2, 3))]
+        numbers = {"head_width": subject.encoder.head_channels, "tokens": arrays["tokens"][used]}
+        return numbers | by_length | {"attention": dict(zip(MAPS, attention, strict=True))}, arrays
 
-    def result(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> Result:
-        of_lengths = frozenset(key.rpartition("/")[2] for key in arrays)
-        return Result(numbers, arrays, list(_figures(numbers, arrays)), _text(numbers), other_axes=of_lengths)
+    def figures(self, cases: Sequence[Case]) -> Iterator[Figure]:
+        """Yield figure 1a of the paper, also per layer and head, and figures 1b and 1c for each model and material."""
+        lines, bands, longest = {}, {}, {}
+        for case in cases:
+            tokens_K = case.numbers["tokens"]
+            correlation_KLH = case.arrays["correlation"][np.isfinite(case.arrays["tokens"])]
+            lines[case.title] = tokens_K, correlation_KLH.mean(axis=(1, 2))
+            # The band spans the middle 80% of the heads.
+            bands[case.title] = tuple(np.quantile(correlation_KLH, q, axis=(1, 2)) for q in (0.1, 0.9))
+            longest[f"{case.title} ({tokens_K[-1]:.0f} tokens)"] = correlation_KLH[-1]
+        ends = "; ".join(f"{ys[-1]:.2f} at {xs[-1]:.0f} tokens for {name}" for name, (xs, ys) in lines.items())
+        yield Figure(
+            "length",
+            "Correlation of effective with raw attention over the length of a sentence (Brunner et al., 2020, figure "
+            "1a); the band has 80% of the heads. At 1, all attention has an effect; the lower, the more of it could be "
+            f"different without changing the output. Pearson's r over the cells of a map is {ends}.",
+            f"Curves of the correlation over the number of tokens. It is {ends}.",
+            lambda: drawing.curves(lines, "tokens", "correlation with raw attention", bands=bands),
+        )
+        yield Figure(
+            "heads",
+            "The same correlation for each layer and head, for the longest sentences. Dark heads have attention that "
+            "differs most from what their output depends on.",
+            "Matrices of the correlation of effective with raw attention by layer and head.",
+            lambda: drawing.matrices(longest, "correlation with raw attention", high=1.0),
+        )
+        for number, case in enumerate(cases, 1):
+            if not np.isfinite(case.arrays["attention"]).all():
+                continue  # no sentence has more tokens than a head is wide
+            raw, effective = (case.numbers["attention"][name]["[SEP]"] for name in ("raw", "effective"))
+            separators = f"{raw:.2f} raw and {effective:.2f} effective"
+            yield Figure(
+                f"kinds-{number}",
+                f"{case.title}: attention to kinds of tokens, raw, effective, and effective under the probability "
+                "constraint (figures 1b and 1c). A point is the mean of a head over sentences with more tokens than "
+                "the head is wide, a line the mean over the heads. What is missing in the second panel is attention "
+                f"without an effect on the output. Attention to [SEP] is {separators} on average.",
+                f"Three panels of the attention to {', '.join(KINDS)} over the layers; to [SEP] it is {separators}.",
+                functools.partial(_draw_kinds, case.arrays["attention"]),
+            )
+
+    def sentence(self, case: Case) -> str:
+        entry = case.numbers
+        tokens, null = entry["tokens"], entry["null_dimension"]
+        text = (
+            f"{case.model} on {case.material}: heads are {entry['head_width']} wide. For sentences of {tokens[-1]:.0f} "
+            f"tokens, the left null space has {null[-1]:.0f} dimensions, and effective and raw attention correlate "
+            f"with {entry['correlation'][-1]:.2f} ({entry['constrained_correlation'][-1]:.2f} constrained)."
+        )
+        if np.max(null) < 0.5:
+            text += " All sentences are too short for a difference: effective attention is raw attention."
+        return text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,62 +220,6 @@ def _by_length(values_BNH: jax.Array, bins_BNK: jax.Array) -> Sums:
     return sums_KH, jnp.einsum("bnh,bnk->kh", is_finite_BNH.astype(jnp.float32), bins_BNK)
 
 
-def _numbers(results: dict[str, np.ndarray], encoder: EncoderConfig) -> dict[str, Any]:
-    used = np.isfinite(results["tokens"])
-    by_length = {name: values[used].mean(axis=(1, 2)) for name, values in results.items() if values.ndim == 3}
-    attention_MK = results["attention"].mean(axis=(2, 3))
-    return {
-        "head_width": encoder.head_channels,
-        "tokens": results["tokens"][used],
-        **by_length,
-        "attention": {name: dict(zip(KINDS, row, strict=True)) for name, row in zip(MAPS, attention_MK, strict=True)},
-    }
-
-
-def _figures(numbers: dict, arrays: dict[str, np.ndarray]) -> Iterator[Figure]:
-    """Yield figure 1a of the paper, also per layer and head, and figures 1b and 1c for each model and material."""
-    lines, bands, longest = {}, {}, {}
-    for label, material, values in pairs(numbers):
-        name, tokens_K = f"{label}, {material}", values["tokens"]
-        correlation_KLH = arrays[f"{label}/{material}/correlation"]
-        correlation_KLH = correlation_KLH[np.isfinite(arrays[f"{label}/{material}/tokens"])]
-        lines[name] = tokens_K, correlation_KLH.mean(axis=(1, 2))
-        # The band spans the middle 80% of the heads.
-        bands[name] = tuple(np.quantile(correlation_KLH, q, axis=(1, 2)) for q in (0.1, 0.9))
-        longest[f"{name} ({tokens_K[-1]:.0f} tokens)"] = correlation_KLH[-1]
-    ends = "; ".join(f"{ys[-1]:.2f} at {xs[-1]:.0f} tokens for {name}" for name, (xs, ys) in lines.items())
-    yield Figure(
-        "length",
-        "Correlation of effective with raw attention over the length of a sentence (Brunner et al., 2020, figure 1a); "
-        "the band has 80% of the heads. At 1, all attention has an effect; the lower, the more of it could be "
-        f"different without changing the output. Pearson's r over the cells of a map is {ends}.",
-        f"Curves of the correlation over the number of tokens. It is {ends}.",
-        lambda: drawing.curves(lines, "tokens", "correlation with raw attention", bands=bands),
-    )
-    yield Figure(
-        "heads",
-        "The same correlation for each layer and head, for the longest sentences. Dark heads have attention that "
-        "differs most from what their output depends on.",
-        "Matrices of the correlation of effective with raw attention by layer and head.",
-        lambda: drawing.matrices(longest, "correlation with raw attention", high=1.0),
-    )
-    for number, (label, material, values) in enumerate(pairs(numbers), 1):
-        attention_MKLH = arrays[f"{label}/{material}/attention"]
-        if not np.isfinite(attention_MKLH).all():
-            continue  # no sentence has more tokens than a head is wide
-        raw, effective = (values["attention"][name]["[SEP]"] for name in ("raw", "effective"))
-        separators = f"{raw:.2f} raw and {effective:.2f} effective"
-        yield Figure(
-            f"kinds-{number}",
-            f"{label}, {material}: attention to kinds of tokens, raw, effective, and effective under the probability "
-            "constraint (figures 1b and 1c). A point is the mean of a head over sentences with more tokens than the "
-            "head is wide, a line the mean over the heads. What is missing in the second panel is attention without an "
-            f"effect on the output. Attention to [SEP] is {separators} on average.",
-            f"Three panels of the attention to {', '.join(KINDS)} over the layers; to [SEP] it is {separators}.",
-            functools.partial(_draw_kinds, attention_MKLH),
-        )
-
-
 def _draw_kinds(attention_MKLH: np.ndarray):
     with drawing.style():
         figure, panels = drawing.panels(len(MAPS), 3.0, 2.6)
@@ -231,23 +234,3 @@ def _draw_kinds(attention_MKLH: np.ndarray):
             panel.xaxis.get_major_locator().set_params(integer=True)
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(KINDS))
         return figure
-
-
-def _text(numbers: dict[str, dict[str, Any]]) -> str:
-    paragraphs = [
-        "A head adds A T to the states, with T = E W^V H. If a sentence has more tokens than the head is wide, other "
-        "weights A have the same output: those that differ by vectors of the left null space of T. Effective attention "
-        "is A without its projection on that space. Constrained: the same for weights whose rows still sum to 1 "
-        "(Brunner et al., 2020, section 3)."
-    ]
-    for label, material, entry in pairs(numbers):
-        tokens, null = entry["tokens"], entry["null_dimension"]
-        sentence = (
-            f"{label} on {material}: heads are {entry['head_width']} wide. For sentences of {tokens[-1]:.0f} tokens, "
-            f"the left null space has {null[-1]:.0f} dimensions, and effective and raw attention correlate with "
-            f"{entry['correlation'][-1]:.2f} ({entry['constrained_correlation'][-1]:.2f} constrained)."
-        )
-        if np.max(null) < 0.5:
-            sentence += " All sentences are too short for a difference: effective attention is raw attention."
-        paragraphs.append(sentence)
-    return "\n\n".join(paragraphs)

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from bertjax.analysis import drawing
-from bertjax.analysis.ablation import Ablation, Scores, Update, ablation_of, scored
+from bertjax.analysis.ablation import Ablation, Scores, Update, ablation_of
 from bertjax.analysis.material import Material
-from bertjax.analysis.part import Figure, Part, Result, listed, pairs
+from bertjax.analysis.part import Case, Figure, Part, by_material, listed
 from bertjax.analysis.pruning import SHARES, TOLERATED, by_importance, in_order, kept_up_to, least_first
-from bertjax.analysis.reduce import Progress, hide
+from bertjax.analysis.reduce import Progress
 from bertjax.analysis.subject import Subject
 from bertjax.models.importance import FILE, Importance
 from bertjax.models.taps import FEEDFORWARD_MASK, HEAD_MASK
@@ -44,31 +44,74 @@ class ImportanceOfParts(Part):
 
     name = "importance"
     title = "Importance and pruning of heads"
+    intro = (
+        "Importance is the mean over examples of the absolute derivative of an example's loss with respect to a factor "
+        "on a head or on a feed-forward neuron. Between layers it is divided by the Euclidean norm of its layer. The "
+        "shares below are those that can be pruned, in steps of a tenth, while the model keeps at least "
+        f"{1 - TOLERATED:.0%} of its score. Without a metric, the loss may grow by {TOLERATED:.0%}."
+    )
     needs_attention = True
     needs_objective = True
+    other_axes = ("shares", *_CURVES)
 
-    def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:
-        numbers: dict[str, dict] = {}
-        arrays: dict[str, np.ndarray] = {}
-        importances: dict[tuple[str, str], Importance] = {}
-        for subject in subjects:
-            for material in scored(subject, materials):
-                ablation = ablation_of(subject, material)
-                with progress(f"{subject.label}, {material.name}", _passes(ablation) * ablation.tokens) as bar:
-                    importance = ablation.importance({}, _slow(bar.update))
-                    curves = _curves(ablation, importance, bar.update)
-                of_curves = {name: _numbers(ablation, scores) for name, scores in curves.items()}
-                about = {"examples": ablation.examples, "metric": ablation.metric or None, "shares": list(SHARES)}
-                numbers.setdefault(subject.label, {})[material.name] = about | of_curves
-                parts = {"heads": importance[HEAD_MASK], "neurons": importance[FEEDFORWARD_MASK]}
-                names = subject.label, material.name
-                objective = type(ablation.objective).__name__
-                importances[names] = Importance(*parts.values(), *names, ablation.examples, objective)
-                for name, values in of_curves.items():
-                    parts |= {f"{name}_{key}": np.array(values[key]) for key in _scores_of(about)}
-                arrays |= {f"{subject.label}/{material.name}/{name}": values for name, values in parts.items()}
-        figures, over_shares = list(_figures(numbers, arrays)), frozenset(_names_over_shares(numbers))
-        return Result(numbers, arrays, figures, _text(numbers), files=_files(importances), other_axes=over_shares)
+    def measure(self, subject: Subject, material: Material, progress: Progress) -> tuple[dict, dict[str, np.ndarray]]:
+        ablation = ablation_of(subject, material)
+        with progress(f"{subject.label}, {material.name}", _passes(ablation) * ablation.tokens) as bar:
+            importance = ablation.importance({}, _slow(bar.update))
+            curves = _curves(ablation, importance, bar.update)
+        arrays = {"heads": importance[HEAD_MASK], "neurons": importance[FEEDFORWARD_MASK]}
+        numbers = {"examples": ablation.examples, "metric": ablation.metric or None, "shares": list(SHARES)}
+        numbers["objective"] = type(ablation.objective).__name__
+        for name, scores in curves.items():
+            numbers[name] = _numbers(ablation, scores)
+            scores = {key: np.array(value) for key, value in numbers[name].items() if key != "kept_up_to"}
+            arrays |= {f"{name}_{key}": values for key, values in scores.items()}
+        return numbers, arrays
+
+    def files(self, cases: Sequence[Case]) -> dict[str, bytes]:
+        files = {}
+        for case in cases:
+            # Labels may contain slashes and spaces; a file name must not.
+            pair = re.sub(r"[^\w.@-]+", "-", f"{case.model}-{case.material}")
+            about = case.model, case.material, case.numbers["examples"], case.numbers["objective"]
+            importance = Importance(case.arrays["heads"], case.arrays["neurons"], *about)
+            files[FILE.replace(".", f"-{pair}.") if len(cases) > 1 else FILE] = importance.to_json()
+        return files
+
+    def figures(self, cases: Sequence[Case]) -> Iterator[Figure]:
+        for number, (material, of_models) in enumerate(by_material(cases), 1):
+            matrices = {label: case.arrays["heads"] for label, case in of_models.items()}
+            highest = "; ".join(f"{label}: {_highest(matrix)}" for label, matrix in matrices.items())
+            yield Figure(
+                f"heads-{number}",
+                f"Importance of each head on {material}: the mean over examples of the absolute derivative of the loss "
+                f"with respect to a factor on the head, in nats ({_PAPER}, section 4.1). A row is a layer, a column a "
+                f"head. Most important: {highest}.",
+                f"Matrices of layers by heads of the importance on {material}. Most important: {highest}.",
+                functools.partial(drawing.matrices, matrices, "importance [nats]", 0.0),
+            )
+            score = next(iter(of_models.values())).numbers["metric"] or "loss"
+            for of, curves in (("heads", tuple(_CURVES)[:2]), ("neurons", tuple(_CURVES)[2:])):
+                lines, kept = {}, {}
+                for label, case in of_models.items():
+                    for curve in curves:
+                        title = f"{label}, {_CURVES[curve].partition(', ')[2]}"
+                        lines[title] = [100 * share for share in SHARES], case.numbers[curve][score]
+                        kept[title] = case.numbers[curve]["kept_up_to"]
+                pruned = f"Pruned while the model keeps {1 - TOLERATED:.0%} of its score: {listed(kept, '.0%')}."
+                differences = " Single differences are those of the score with one head off, on the same examples."
+                yield Figure(
+                    f"pruned-{of}-{number}",
+                    f"{score} on {material} while {of} are pruned, the least important of all layers first ({_PAPER}, "
+                    "figure 3). The order by importance is computed again at each tenth."
+                    f"{differences if of == 'heads' else ''} {pruned}",
+                    f"Curves of the {score} by the share of {of} pruned. {pruned}",
+                    functools.partial(drawing.curves, lines, f"{of} pruned [%]", score),
+                )
+
+    def sentence(self, case: Case) -> str:
+        shares = ", ".join(f"{title} {case.numbers[curve]['kept_up_to']:.0%}" for curve, title in _CURVES.items())
+        return f"{case.model} on {case.material} ({case.numbers['examples']:,} examples): {shares}."
 
 
 def _passes(ablation: Ablation) -> int:
@@ -119,76 +162,6 @@ def _numbers(ablation: Ablation, curve: Sequence[Scores]) -> dict:
     return numbers | {"kept_up_to": kept_up_to([-loss for loss in numbers["loss"]])}
 
 
-def _scores_of(about: Mapping) -> list[str]:
-    return ["loss", about["metric"]] if about["metric"] else ["loss"]
-
-
-def _names_over_shares(numbers: Mapping) -> Iterator[str]:
-    """Yield the names of numbers and arrays that have a value for each pruned share."""
-    yield from ("shares", *_CURVES)
-    for _, _, about in pairs(numbers):
-        yield from (f"{curve}_{score}" for curve in _CURVES for score in _scores_of(about))
-
-
-def _files(importances: Mapping[tuple[str, str], Importance]) -> dict[str, bytes]:
-    if len(importances) == 1:
-        (importance,) = importances.values()
-        return {FILE: importance.to_json()}
-    files = {}
-    for key, importance in importances.items():
-        # Labels may contain slashes and spaces; a file name must not.
-        pair = re.sub(r"[^\w.@-]+", "-", "-".join(key))
-        files[FILE.replace(".", f"-{pair}.")] = importance.to_json()
-    return files
-
-
-def _figures(numbers: dict, arrays: Mapping[str, np.ndarray]) -> Iterator[Figure]:
-    for number, material in enumerate(dict.fromkeys(material for _, material, _ in pairs(numbers)), 1):
-        models = {label: part[material] for label, part in numbers.items() if material in part}
-        matrices = {label: arrays[f"{label}/{material}/heads"] for label in models}
-        highest = "; ".join(f"{label}: {_highest(matrix)}" for label, matrix in matrices.items())
-        yield Figure(
-            f"heads-{number}",
-            f"Importance of each head on {material}: the mean over examples of the absolute derivative of the loss "
-            f"with respect to a factor on the head, in nats ({_PAPER}, section 4.1). A row is a layer, a column a "
-            f"head. Most important: {highest}.",
-            f"Matrices of layers by heads of the importance on {material}. Most important: {highest}.",
-            functools.partial(drawing.matrices, matrices, "importance [nats]", 0.0),
-        )
-        score = next(iter(models.values()))["metric"] or "loss"
-        for of, curves in (("heads", tuple(_CURVES)[:2]), ("neurons", tuple(_CURVES)[2:])):
-            lines, kept = {}, {}
-            for label, values in models.items():
-                for curve in curves:
-                    title = f"{label}, {_CURVES[curve].partition(', ')[2]}"
-                    lines[title] = [100 * share for share in SHARES], values[curve][score]
-                    kept[title] = values[curve]["kept_up_to"]
-            pruned = f"Pruned while the model keeps {1 - TOLERATED:.0%} of its score: {listed(kept, '.0%')}."
-            differences = " Single differences are those of the score with one head off, on the same examples."
-            yield Figure(
-                f"pruned-{of}-{number}",
-                f"{score} on {material} while {of} are pruned, the least important of all layers first ({_PAPER}, "
-                "figure 3). The order by importance is computed again at each tenth."
-                f"{differences if of == 'heads' else ''} {pruned}",
-                f"Curves of the {score} by the share of {of} pruned. {pruned}",
-                functools.partial(drawing.curves, lines, f"{of} pruned [%]", score),
-            )
-
-
 def _highest(matrix_LH: np.ndarray) -> str:
     layer, head = np.unravel_index(matrix_LH.argmax(), matrix_LH.shape)
     return f"layer {layer + 1}, head {head + 1} ({matrix_LH.max():.4f})"
-
-
-def _text(numbers: Mapping) -> str:
-    lines = []
-    for label, material, values in pairs(numbers):
-        shares = ", ".join(f"{_CURVES[curve]} {values[curve]['kept_up_to']:.0%}" for curve in _CURVES)
-        lines.append(f"{label} on {material} ({values['examples']:,} examples): {shares}.")
-    rule = (
-        "Importance is the mean over examples of the absolute derivative of an example's loss with respect to a factor "
-        "on a head or on a feed-forward neuron. Between layers it is divided by the Euclidean norm of its layer. The "
-        "shares below are those that can be pruned, in steps of a tenth, while the model keeps at least "
-        f"{1 - TOLERATED:.0%} of its score. Without a metric, the loss may grow by {TOLERATED:.0%}."
-    )
-    return f"{rule}\n\n{' '.join(lines)}"

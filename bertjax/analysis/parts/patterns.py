@@ -12,8 +12,7 @@ cells in column j that are not near.
 """
 
 import functools
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +20,7 @@ import numpy as np
 
 from bertjax.analysis import drawing
 from bertjax.analysis.material import Material
-from bertjax.analysis.part import Figure, Part, Result, listed, pairs
+from bertjax.analysis.part import Case, Figure, Part, listed
 from bertjax.analysis.reduce import Function, Progress, reduce
 from bertjax.analysis.subject import Subject, captured
 from bertjax.models.config import EncoderConfig
@@ -105,14 +104,51 @@ class Patterns(Part):
 
     name = "patterns"
     title = "Self-attention patterns"
+    intro = (
+        "Each map of a head in an example is put into one of five classes by rules: vertical (columns that most tokens "
+        "attend to), diagonal (the token itself and its neighbors), both, block (the own segment), or heterogeneous "
+        "(none of these). docs/results/attention_patterns.md compares the rules with maps labeled by eye."
+    )
     needs_attention = True
 
     def measure(self, subject: Subject, material: Material, progress: Progress) -> tuple[dict, dict[str, np.ndarray]]:
         sums = reduce(subject, material, shares_of_maps(subject.encoder, subject.vocabulary.special_ids), progress)
-        return _numbers(sums, len(material.encoded(subject))), sums
+        shares_5LH = sums["shares"]
+        numbers = {
+            "examples": len(material.encoded(subject)),
+            "shares": dict(zip(CLASSES, shares_5LH.mean(axis=(1, 2)).tolist())),
+            "by_layer": {name: share_LH.mean(axis=1).tolist() for name, share_LH in zip(CLASSES, shares_5LH)},
+            "features": dict(zip(FEATURES, sums["features"].mean(axis=(1, 2)).tolist())),
+        }
+        return numbers, sums
 
-    def result(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> Result:
-        return Result(numbers, arrays, list(_figures(numbers, arrays)), _text(numbers))
+    def figures(self, cases: Sequence[Case]) -> Iterator[Figure]:
+        layers = {case.title: case.numbers["by_layer"] for case in cases}
+        described = "; ".join(f"{case.title}: {listed(case.numbers['shares'], '.0%')}" for case in cases)
+        yield Figure(
+            "shares",
+            f"Share of each class of attention maps by layer, over all examples and heads. {_PAPER} draw the same "
+            f"shares for tasks of GLUE. All layers: {described}.",
+            f"Stacked bars of five classes for each layer. All layers: {described}.",
+            functools.partial(drawing.stacked_bars, layers, "share of maps"),
+        )
+        for number, case in enumerate(cases, 1):
+            shares_5LH = case.arrays["shares"]
+            # Heads whose class hardly depends on the example: a fixed behavior rather than a reaction to the text.
+            stable = f"{(shares_5LH.max(axis=0) >= 0.9).mean():.0%} of the heads have one class in 90% of the examples."
+            yield Figure(
+                f"heads-{number}",
+                f"{case.model} on {case.material}: the share of examples in which the map of a head is of a class. A "
+                f"row is a layer, a column a head. {stable}",
+                f"Five matrices of layers by heads for {case.model} on {case.material}. {stable}",
+                functools.partial(drawing.matrices, dict(zip(CLASSES, shares_5LH)), "share of examples", 0.0, 1.0),
+            )
+
+    def sentence(self, case: Case) -> str:
+        shares = case.numbers["shares"]
+        most = max(shares, key=shares.get)
+        start = f"{case.model} on {case.material} ({case.numbers['examples']:,} examples)"
+        return f"{start}: most maps are {most} ({shares[most]:.0%})."
 
 
 @functools.lru_cache
@@ -138,53 +174,3 @@ def shares_of_maps(encoder: EncoderConfig, special_ids: tuple[int, ...]) -> Func
         }
 
     return function
-
-
-def _numbers(sums: dict[str, np.ndarray], examples: int) -> dict:
-    """Return a model's numbers on a material: shares over all maps, and per layer."""
-    shares_5LH = sums["shares"]
-    return {
-        "examples": examples,
-        "shares": dict(zip(CLASSES, shares_5LH.mean(axis=(1, 2)).tolist())),
-        "by_layer": {name: share_LH.mean(axis=1).tolist() for name, share_LH in zip(CLASSES, shares_5LH)},
-        "features": dict(zip(FEATURES, sums["features"].mean(axis=(1, 2)).tolist())),
-    }
-
-
-def _figures(numbers: dict, arrays: dict[str, np.ndarray]) -> Iterator[Figure]:
-    layers = {f"{label}, {material}": values["by_layer"] for label, material, values in pairs(numbers)}
-    described = "; ".join(
-        f"{label}, {material}: {listed(values['shares'], '.0%')}" for label, material, values in pairs(numbers)
-    )
-    yield Figure(
-        "shares",
-        f"Share of each class of attention maps by layer, over all examples and heads. {_PAPER} draw the same shares "
-        f"for tasks of GLUE. All layers: {described}.",
-        f"Stacked bars of five classes for each layer. All layers: {described}.",
-        functools.partial(drawing.stacked_bars, layers, "share of maps"),
-    )
-    for number, (label, material, _) in enumerate(pairs(numbers), 1):
-        shares_5LH = arrays[f"{label}/{material}/shares"]
-        # Heads whose class hardly depends on the example: a fixed behavior rather than a reaction to the text.
-        stable = f"{(shares_5LH.max(axis=0) >= 0.9).mean():.0%} of the heads have one class in 90% of the examples."
-        yield Figure(
-            f"heads-{number}",
-            f"{label} on {material}: the share of examples in which the map of a head is of a class. A row is a layer, "
-            f"a column a head. {stable}",
-            f"Five matrices of layers by heads for {label} on {material}. {stable}",
-            functools.partial(drawing.matrices, dict(zip(CLASSES, shares_5LH)), "share of examples", 0.0, 1.0),
-        )
-
-
-def _text(numbers: dict) -> str:
-    lines = []
-    for label, material, values in pairs(numbers):
-        most = max(values["shares"], key=values["shares"].get)
-        share = f"most maps are {most} ({values['shares'][most]:.0%})"
-        lines.append(f"{label} on {material} ({values['examples']:,} examples): {share}.")
-    rules = (
-        "Each map of a head in an example is put into one of five classes by rules: vertical (columns that most tokens "
-        "attend to), diagonal (the token itself and its neighbors), both, block (the own segment), or heterogeneous "
-        "(none of these). docs/results/attention_patterns.md compares the rules with maps labeled by eye."
-    )
-    return f"{rules}\n\n{' '.join(lines)}"

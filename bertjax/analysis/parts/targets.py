@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from bertjax.analysis.attention_targets import (
     without_gradient,
 )
 from bertjax.analysis.material import Material
-from bertjax.analysis.part import Figure, Part, Result, listed, pairs
+from bertjax.analysis.part import Case, Figure, Part, listed
 from bertjax.analysis.reduce import Progress, reduce
 from bertjax.analysis.subject import Subject
 from bertjax.objectives.base import Objective
@@ -41,7 +41,9 @@ class Targets(Part):
 
     name = "targets"
     title = "Where heads look"
+    intro = "The attention of each head, averaged over tokens and examples."
     needs_attention = True
+    other_axes = ("groups",)
 
     def measure(self, subject: Subject, material: Material, progress: Progress) -> tuple[dict, dict[str, np.ndarray]]:
         encoder, kinds = subject.encoder, kinds_of(subject.tokenizer)
@@ -59,9 +61,58 @@ class Targets(Part):
         sums["groups"], sums["map"] = groups_of(sums["divergence"], encoder.layers)
         return _numbers(sums) | ({"without_gradient": reason} if reason else {}), sums
 
-    def result(self, numbers: dict[str, Any], arrays: dict[str, np.ndarray]) -> Result:
-        figures = list(_figures(numbers, arrays))
-        return Result(numbers, arrays, figures, _text(numbers), other_axes=frozenset({"groups"}))
+    def figures(self, cases: Sequence[Case]) -> Iterator[Figure]:
+        for number, case in enumerate(cases, 1):
+            title, values, sums = case.title, case.numbers, case.arrays
+            # Index 1 of TARGETS is [SEP]: the head that attends to it most is named.
+            means = listed(values["target"], ".0%")
+            top = np.unravel_index(np.argmax(sums["target"][1]), sums["target"][1].shape)
+            yield Figure(
+                f"targets-{number}",
+                f"{title}: mean attention to each target (Clark et al., 2019, section 3). A row is a layer, a column a "
+                f"head. `same word` are other places of the same token. All heads: {means}. Head "
+                f"{top[0] + 1}-{top[1] + 1} gives {sums['target'][1][top]:.0%} to [SEP].",
+                f"Seven matrices of layers by heads for {title}. Means: {means}.",
+                functools.partial(drawing.matrices, dict(zip(TARGETS, sums["target"])), "share of attention", 0.0, 1.0),
+            )
+            entropy, uniform = sums["entropy"].mean(), values["uniform_entropy"]
+            yield Figure(
+                f"entropy-{number}",
+                f"{title}: mean entropy of attention (Clark et al., 2019, section 3.3). Uniform attention would have "
+                f"{uniform:.2f} nats; the mean of all heads is {entropy:.2f}.",
+                f"A matrix of layers by heads of the entropy for {title}, {entropy:.2f} nats on average.",
+                functools.partial(drawing.matrices, {"entropy (nats)": sums["entropy"]}, "nats", 0.0),
+            )
+            inside, between = values["divergence_in_a_layer"], values["divergence_between_layers"]
+            within = ""
+            if inside is not None and between is not None:
+                within = f" The mean divergence is {inside:.3f} nats within a layer and {between:.3f} between layers."
+            yield Figure(
+                f"heads-{number}",
+                f"{title}: heads placed by the Jensen-Shannon divergence of their attention, so that close heads "
+                "attend alike (after figure 6 of Clark et al., 2019). A number is the layer, a color a group of heads "
+                f"(average linkage).{within}",
+                f"A scatter plot of all heads of {title} in {values['groups']} groups.{within}",
+                functools.partial(_draw_heads, sums["map"], sums["groups"]),
+            )
+            if "gradient" in sums:
+                layers = np.arange(1, len(sums["entropy"]) + 1)
+                lines = {name: (layers, value.mean(axis=1)) for name, value in zip(KINDS, sums["gradient"])}
+                means = listed(dict(zip(KINDS, sums["gradient"].mean(axis=(1, 2)))), ".2g")
+                yield Figure(
+                    f"gradient-{number}",
+                    f"{title}: mean size of the derivative of the loss of an example with respect to attention to each "
+                    "kind of token, by layer (Clark et al., 2019, section 3.2). If the curve of [SEP] is low where "
+                    f"attention to [SEP] is high, this attention is close to a no-op. Over all layers: {means}.",
+                    f"Four curves over layers for {title}: {means} on average.",
+                    functools.partial(drawing.curves, lines, "layer", "|dL / dA| in nats"),
+                )
+
+    def sentence(self, case: Case) -> str:
+        line = f"{case.model} on {case.material}: {listed(case.numbers['target'], '.0%')} of attention on average."
+        if "without_gradient" in case.numbers:
+            line += f" There are no gradients, because the model {case.numbers['without_gradient']}."
+        return line
 
 
 def groups_of(divergence_GG: np.ndarray, layers: int) -> tuple[np.ndarray, np.ndarray]:
@@ -132,58 +183,6 @@ def _numbers(sums: dict[str, np.ndarray]) -> dict[str, Any]:
     return numbers
 
 
-def _figures(numbers: dict, arrays: dict[str, np.ndarray]) -> Iterator[Figure]:
-    number = 0
-    for label, material, values in pairs(numbers):
-        title, at = f"{label}, {material}", f"{label}/{material}/"
-        sums = {name.removeprefix(at): array for name, array in arrays.items() if name.startswith(at)}
-        # Index 1 of TARGETS is [SEP]: the head that attends to it most is named.
-        means = listed(values["target"], ".0%")
-        top = np.unravel_index(np.argmax(sums["target"][1]), sums["target"][1].shape)
-        yield Figure(
-            f"targets-{number}",
-            f"{title}: mean attention to each target (Clark et al., 2019, section 3). A row is a layer, a column a "
-            f"head. `same word` are other places of the same token. All heads: {means}. Head {top[0] + 1}-{top[1] + 1} "
-            f"gives {sums['target'][1][top]:.0%} to [SEP].",
-            f"Seven matrices of layers by heads for {title}. Means: {means}.",
-            functools.partial(drawing.matrices, dict(zip(TARGETS, sums["target"])), "share of attention", 0.0, 1.0),
-        )
-        entropy, uniform = sums["entropy"].mean(), values["uniform_entropy"]
-        yield Figure(
-            f"entropy-{number}",
-            f"{title}: mean entropy of attention (Clark et al., 2019, section 3.3). Uniform attention would have "
-            f"{uniform:.2f} nats; the mean of all heads is {entropy:.2f}.",
-            f"A matrix of layers by heads of the entropy for {title}, {entropy:.2f} nats on average.",
-            functools.partial(drawing.matrices, {"entropy (nats)": sums["entropy"]}, "nats", 0.0),
-        )
-        inside, between = values["divergence_in_a_layer"], values["divergence_between_layers"]
-        divergence = ""
-        if inside is not None and between is not None:
-            divergence = f" The mean divergence is {inside:.3f} nats within a layer and {between:.3f} between layers."
-        yield Figure(
-            f"heads-{number}",
-            f"{title}: heads placed by the Jensen-Shannon divergence of their attention, so that close heads attend "
-            "alike (after figure 6 of Clark et al., 2019). A number is the layer, a color a group of heads (average "
-            f"linkage).{divergence}",
-            f"A scatter plot of all heads of {title} in {values['groups']} groups.{divergence}",
-            functools.partial(_draw_heads, sums["map"], sums["groups"]),
-        )
-        number += 3
-        if "gradient" in sums:
-            layers = np.arange(1, len(sums["entropy"]) + 1)
-            lines = {name: (layers, value.mean(axis=1)) for name, value in zip(KINDS, sums["gradient"])}
-            means = listed(dict(zip(KINDS, sums["gradient"].mean(axis=(1, 2)))), ".2g")
-            yield Figure(
-                f"gradient-{number - 3}",
-                f"{title}: mean size of the derivative of the loss of an example with respect to attention to each "
-                "kind of token, by layer (Clark et al., 2019, section 3.2). If the curve of [SEP] is low where "
-                f"attention to [SEP] is high, this attention is close to a no-op. Over all layers: {means}.",
-                f"Four curves over layers for {title}: {means} on average.",
-                functools.partial(drawing.curves, lines, "layer", "|dL / dA| in nats"),
-            )
-            number += 1
-
-
 def _draw_heads(map_2LH: np.ndarray, groups_LH: np.ndarray) -> "Drawing":
     with drawing.style():
         figure, (panel,) = drawing.panels(1, 4.6, 4.0)
@@ -196,13 +195,3 @@ def _draw_heads(map_2LH: np.ndarray, groups_LH: np.ndarray) -> "Drawing":
         panel.set_aspect("equal")
         panel.set(xlabel="square root of nats", ylabel="square root of nats")
         return figure
-
-
-def _text(numbers: dict) -> str:
-    lines = []
-    for label, material, values in pairs(numbers):
-        line = f"{label} on {material}: {listed(values['target'], '.0%')} of attention on average."
-        if "without_gradient" in values:
-            line += f" There are no gradients, because the model {values['without_gradient']}."
-        lines.append(line)
-    return "The attention of each head, averaged over tokens and examples.\n\n" + " ".join(lines)

@@ -11,7 +11,7 @@ import numpy as np
 from bertjax.analysis import drawing, running, series
 from bertjax.analysis.ablation import row_sums
 from bertjax.analysis.material import Material
-from bertjax.analysis.part import Figure, Part, Result, pairs
+from bertjax.analysis.part import Figure, Part, Result, slug_of
 from bertjax.analysis.parts import parts_of
 from bertjax.analysis.reduce import Progress, hide, put
 from bertjax.analysis.series import Curve, Name, Seeds
@@ -53,11 +53,12 @@ class Training(Part):
         found = {part: series.series_of(result, groups) for part, result in results.items()}
         by_part: dict[str, dict[str, Any]] = {part: {} for part in found}
         arrays = {}
-        for part, name, of_groups in pairs(found):
-            arrays |= {"/".join((part, *name, group)): values for group, values in of_groups.items()}
-            if next(iter(of_groups.values())).ndim == 2:
-                curves = {group: series.curve_of(values) for group, values in of_groups.items()}
-                by_part[part]["/".join(name)] = _as_dicts(curves)
+        for part, names in found.items():
+            for name, of_groups in names.items():
+                arrays |= {"/".join((part, *name, group)): values for group, values in of_groups.items()}
+                if next(iter(of_groups.values())).ndim == 2:
+                    curves = {group: series.curve_of(values) for group, values in of_groups.items()}
+                    by_part[part]["/".join(name)] = _as_dicts(curves)
         numbers = {
             "runs": {group.name: {"seeds": len(group.subjects), "steps": list(group.steps)} for group in groups},
             "loss": {material: _as_dicts(curves) for material, curves in losses.items()},
@@ -135,7 +136,7 @@ def _loss_figure(material: str, curves: dict[str, Curve], groups: Sequence[Seeds
         f"The loss on {material} in nats, at each kept checkpoint, on the same masked examples. {_BANDS} A run of one "
         f"seed has the interval of its examples. {ends}."
     )
-    name = f"loss-{_slug((material,))}"
+    name = f"loss-{slug_of(material)}"
     return Figure(name, caption, f"Loss over steps. {ends}.", _drawn(curves, steps, "loss (nats)"))
 
 
@@ -182,14 +183,8 @@ def _figure(
     has_seeds = any(len(values) > 1 for values in members.values())
     caption = f"The numbers of the part {what}, at each kept checkpoint, as means over heads. "
     caption += f"{_BANDS + ' ' if has_seeds else ''}{ends}."
-    name = f"{part}-{_slug(place)}{number}" if place else f"{part}{number}"
+    name = f"{part}-{slug_of(*place)}{number}" if place else f"{part}{number}"
     return Figure(name, caption, f"Curves of {what} over steps: {ends}.", _drawn(curves, steps, y))
-
-
-def _slug(words: Sequence[str]) -> str:
-    """Return words as lower-case letters, digits and hyphens."""
-    text = "-".join(words).lower()
-    return "-".join(filter(None, "".join(c if c.isascii() and c.isalnum() else "-" for c in text).split("-")))
 
 
 def _text(groups: Sequence[Seeds], found) -> str:

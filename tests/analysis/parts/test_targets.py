@@ -153,7 +153,7 @@ def test_the_part_has_gradients_where_there_is_a_loss(subjects, labeled):
     assert result.arrays["3 layers, finetuned/toy/target"].shape == (7, 3, 4)
     assert series.values_of(result, subjects[0])["toy", "groups"].ndim == 0
     assert [figure.name for figure in result.figures] == [
-        *("targets-0", "entropy-0", "heads-0", "targets-3", "entropy-3", "heads-3", "gradient-3")
+        *("targets-1", "entropy-1", "heads-1", "targets-2", "entropy-2", "heads-2", "gradient-2")
     ]
     for figure in result.figures:
         assert figure.draw().axes and figure.alternative
