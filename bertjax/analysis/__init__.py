@@ -8,11 +8,26 @@ A `Subject` is a model to analyze, a `Material` the texts to analyze it on, and 
 Each part is also a function in this module. `bertjax analyze` writes all parts as one page.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bertjax.analysis.part import Result
+
+# The parts in page order. Import paths instead of classes: a part and its libraries are imported only if it runs.
+PARTS: dict[str, str] = {
+    "patterns": "bertjax.analysis.parts.patterns:Patterns",
+    "targets": "bertjax.analysis.parts.targets:Targets",
+    "identifiability": "bertjax.analysis.parts.identifiability:Identifiability",
+    "disabling": "bertjax.analysis.parts.disabling:Disabling",
+    "importance": "bertjax.analysis.parts.importance:ImportanceOfParts",
+    "curvature": "bertjax.analysis.parts.curvature:Curvature",
+    "fixed": "bertjax.analysis.parts.fixed:Fixed",
+    "layers": "bertjax.analysis.parts.layers:Layers",
+    "sentences": "bertjax.analysis.parts.sentences:Sentences",
+    "training": "bertjax.analysis.parts.training:Training",
+}
 
 
 def run(part: str, models, texts: Sequence[str] = (), *, corpus: str = "", labeled: Sequence[str] = (), **options):
@@ -35,22 +50,8 @@ def run(part: str, models, texts: Sequence[str] = (), *, corpus: str = "", label
     return running.run_part(part, models, texts, corpus=corpus, labeled=labeled, **options)
 
 
-def _function(part: str) -> "Callable[..., Result]":
-    def function(models, texts: Sequence[str] = (), **options):
-        return run(part, models, texts, **options)
-
-    function.__name__ = function.__qualname__ = part
-    function.__doc__ = f"Return the result of the part `{part}`; the arguments are those of `run` after the first."
-    return function
-
-
-patterns = _function("patterns")
-targets = _function("targets")
-identifiability = _function("identifiability")
-disabling = _function("disabling")
-importance = _function("importance")
-curvature = _function("curvature")
-fixed = _function("fixed")
-layers = _function("layers")
-sentences = _function("sentences")
-training = _function("training")
+def __getattr__(part: str) -> "Callable[..., Result]":
+    """Return the function of a part; its arguments are those of `run` after the first."""
+    if part not in PARTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {part!r}")
+    return functools.partial(run, part)

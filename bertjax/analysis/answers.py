@@ -10,7 +10,7 @@ import numpy as np
 
 from bertjax.analysis import attribution
 from bertjax.analysis.attribution import Attribution
-from bertjax.analysis.subject import Subject
+from bertjax.analysis.subject import Subject, captured
 from bertjax.models import replacing
 from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays
@@ -108,7 +108,7 @@ class Answers:
 
         @jax.jit
         def by_layer(params: dict, batch: Arrays) -> jax.Array:
-            hidden_LBTD = self.subject.captured(params, batch, ("hidden",))["hidden"]
+            hidden_LBTD = captured(self.subject.encoder, params, batch, ("hidden",))["hidden"]
 
             def at(hidden_BTD: jax.Array) -> jax.Array:
                 with replacing.with_hidden(hidden_BTD):

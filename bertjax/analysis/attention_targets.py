@@ -7,6 +7,7 @@ so that every example counts the same.
 
 import functools
 import unicodedata
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -27,16 +28,24 @@ TARGETS = ("[CLS]", "[SEP]", "punctuation", "previous", "next", "same word", "it
 _OTHER = KINDS.index("other")
 
 
-def kinds_of(tokenizer: Tokenizer) -> bytes:
+def is_punctuation(text: str) -> bool:
+    """Return whether a text has punctuation only, by Unicode."""
+    return bool(text) and all(unicodedata.category(character).startswith("P") for character in text)
+
+
+def kinds_of(tokenizer: Tokenizer, is_mark: Callable[[str], bool] = is_punctuation) -> bytes:
     """Return the kind of each token id, an index into `KINDS`, as bytes.
 
     Punctuation follows Unicode. The paper's code counts periods and commas only, so shares of attention to punctuation
     are higher here than in its figure 2.
+
+    Args:
+      tokenizer: its tokens.
+      is_mark: whether the text of a piece is of the third kind.
     """
     kinds = np.full(tokenizer.vocab_size, _OTHER, np.uint8)
     for token in range(tokenizer.vocab_size):
-        text = tokenizer.piece(token).removeprefix("##").lstrip("▁Ġ")
-        if text and all(unicodedata.category(character).startswith("P") for character in text):
+        if is_mark(tokenizer.piece(token).removeprefix("##").lstrip("▁Ġ")):
             kinds[token] = KINDS.index("punctuation")
     kinds[sorted(tokenizer.special_ids)] = _OTHER
     kinds[tokenizer.cls_id], kinds[tokenizer.sep_id] = KINDS.index("[CLS]"), KINDS.index("[SEP]")

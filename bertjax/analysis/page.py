@@ -102,14 +102,6 @@ class Maps:
     weights_LHTT: np.ndarray
     kind: str = "attention"
 
-    def __post_init__(self):
-        length = len(self.tokens)
-        if self.weights_LHTT.ndim != 4 or self.weights_LHTT.shape[2:] != (length, length):
-            raise ValueError(f"maps of {length} tokens have the shape {self.weights_LHTT.shape}")
-        # Written so that NaN fails as well.
-        if not (np.min(self.weights_LHTT) >= 0 and np.max(self.weights_LHTT) <= 1 + 1e-3):
-            raise ValueError(f"a map of {self.sentence!r} has a weight that is not between 0 and 1")
-
 
 @dataclasses.dataclass(frozen=True)
 class Section:

@@ -1,6 +1,5 @@
 """Writes the report folder atomically: `analysis.json`, `analysis.npz`, `figures/`, `report.html`."""
 
-import json
 import os
 import shutil
 import traceback
@@ -16,7 +15,7 @@ from bertjax.analysis.page import Drawing, Section, page
 from bertjax.analysis.running import Outcome, raise_if_all_failed
 from bertjax.analysis.subject import Subject, described
 from bertjax.runtime import storage
-from bertjax.runtime.errors import UserError
+from bertjax.runtime.errors import UserError, json_text
 
 NUMBERS, ARRAYS, PAGE, FIGURES = "analysis.json", "analysis.npz", "report.html", "figures"
 FORMAT_VERSION = 1
@@ -102,7 +101,14 @@ def _fill(folder, drawn, subjects, materials, before) -> None:
         "materials": [{"name": material.name, "most_examples": material.examples} for material in materials],
         "parts": {outcome.part.name: outcome.result.numbers for outcome in outcomes if outcome.result},
         "skipped": {outcome.part.name: outcome.missing for outcome in outcomes if outcome.missing},
-        "failed": {outcome.part.name: _failure(outcome) for outcome in outcomes if outcome.error},
+        "failed": {
+            outcome.part.name: {
+                "error": outcome.failure,
+                "traceback": "".join(traceback.format_exception(outcome.error)),
+            }
+            for outcome in outcomes
+            if outcome.error
+        },
     }
     arrays, sections = {}, list(before)
     (folder / FIGURES).mkdir()
@@ -123,7 +129,7 @@ def _fill(folder, drawn, subjects, materials, before) -> None:
         sections.append(Section(name, outcome.part.title, paragraphs, blocks, tuple(result.maps)))
         for file, content in result.files.items():
             (folder / file).write_bytes(content)
-    (folder / NUMBERS).write_text(json.dumps(plain(numbers), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / NUMBERS).write_text(json_text(plain(numbers), indent=1) + "\n", encoding="utf-8")
     np.savez_compressed(folder / ARRAYS, **arrays)
     models = ", ".join(subject.label for subject in subjects)
     title = f"Analysis of {models}" if len(subjects) <= 3 else f"Analysis of {len(subjects)} models"
@@ -142,16 +148,9 @@ def _left_out(outcome: Outcome) -> list[str]:
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to JSON types: NumPy numbers to Python's, arrays to lists, non-finite numbers to None."""
+    """Convert a value to JSON types: NumPy numbers to Python's, arrays to lists."""
     if isinstance(value, dict):
         return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(entry) for entry in value]
-    if isinstance(value, np.ndarray):
-        return plain(value.tolist())
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    # JSON has no NaN and no infinity.
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    return value
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value

@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,16 +37,12 @@ class Seeds:
     subjects: tuple[tuple[Subject, ...], ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class Curve:
+class Curve(NamedTuple):
     """Mean over seeds at each step with its 95% interval; with one seed, the interval is the mean."""
 
     mean: np.ndarray
     low: np.ndarray
     high: np.ndarray
-
-    def as_dict(self) -> dict[str, list[float]]:
-        return {name: np.asarray(values).tolist() for name, values in dataclasses.asdict(self).items()}
 
 
 def seeds_of(subjects: Sequence[Subject]) -> list[Seeds]:

@@ -91,10 +91,6 @@ class Subject:
         """The fine-tuned objective, or else the masked-LM or causal one; None for a model without heads."""
         return self.finetuned.objective if self.finetuned else self.pretraining
 
-    def captured(self, params: dict, batch: Arrays, names: Sequence[str]) -> Arrays:
-        """Device: return values from all layers by name, see the function `captured`."""
-        return captured(self.encoder, params, batch, names)
-
 
 def captured(encoder: EncoderConfig, params: dict, batch: Arrays, names: Sequence[str]) -> Arrays:
     """Device: return layer activations {name: [L, ...]} under the names of taps.
@@ -150,31 +146,21 @@ def expand(name: str) -> list[str]:
     Raises:
       UserError: the run does not exist or has no checkpoints.
     """
+    # Imported here because it loads the training stack, which an export does not need.
+    from bertjax.training.run.workdir import Workdir, runs_in
+
     path, step = split_name(name)
-    if seeds := _seeds(Path(path)):
+    workdir = Workdir.at(path)
+    runs = [] if workdir.config.exists() else runs_in(workdir.root)
+    if seeds := [run for run in runs if run.name.startswith("seed=") and Workdir(run).config.exists()]:
         return [each for seed in seeds for each in expand(f"{seed}@{step}" if step else str(seed))]
     if step != ALL_CHECKPOINTS:
         return [os.fspath(name)]
-    # Imported here because they load the training stack, which an export does not need.
-    from bertjax.training.run.checkpoint import Checkpoints
-    from bertjax.training.run.workdir import Workdir
-
-    if not Path(path).is_dir():
+    if not workdir.root.is_dir():
         raise UserError(f"{path!r} does not exist; name the workdir of a run")
-    workdir = Workdir.at(path)
-    steps = Checkpoints(workdir.checkpoints).refreshed_steps() if workdir.checkpoints.exists() else []
-    if not steps:
+    if not (steps := workdir.saved_steps()):
         raise UserError(f"{name}: {path} has no checkpoints; name a run that has saved some, or an export")
     return [f"{path}@{step}" for step in steps]
-
-
-def _seeds(folder: Path) -> list[Path]:
-    """Return the workdirs in a folder of seeds, in order; empty for any other folder."""
-    if (folder / "config.json").exists():
-        return []
-    runs = [run for run in folder.glob("seed=*") if (run / "config.json").exists()]
-    # By length first, so that seed=10 follows seed=9.
-    return sorted(runs, key=lambda run: (len(run.name), run.name))
 
 
 def labels_of(names: Sequence[str]) -> list[str]:

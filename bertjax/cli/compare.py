@@ -14,7 +14,6 @@ from typing import NamedTuple
 from etils import epath
 
 from bertjax.comparison import curves, tables
-from bertjax.comparison.curves import Look
 from bertjax.comparison.effects import Effect, effects_of
 from bertjax.comparison.numbers import Numbers, numbers_of
 from bertjax.comparison.report import as_dict, print_comparison
@@ -48,7 +47,8 @@ def run(
     metrics: Sequence[str] = (),
     out: epath.PathLike = "compare.png",
     table: str = "",
-    look: Look | None = None,
+    smooth: int = 1,
+    log: str = "",
 ) -> Comparison:
     """Compare runs, finished or not, and draw their curves. Code that a run names is never imported.
 
@@ -59,7 +59,7 @@ def run(
         runs share.
       out: figure to write, .png, .svg or .pdf.
       table: table of numbers to write, .csv or .tex; empty for none.
-      look: smoothing and axis scales.
+      smooth, log: see `bertjax.comparison.curves.draw`.
 
     Raises:
       UserError: a path is not a run or is damaged, or an axis or metric is unknown; nothing was written.
@@ -72,10 +72,8 @@ def run(
     entries = open_entries([str(path) for path in paths])
     axis, drawn = curves.check_axis(entries, x), curves.choose_metrics(entries, metrics)
     numbers = [numbers_of(entry) for entry in entries]
-    if table_path:
-        tables.check_numbers(table_path, numbers)
     comparison = Comparison(entries, differences_of(entries), numbers, effects_of(entries, numbers))
-    curves.draw(entries, drawn, axis, target, look or Look())
+    curves.draw(entries, drawn, axis, target, smooth, log)
     if table_path:
         tables.write(table_path, entries, numbers, comparison.effects)
     return comparison
@@ -99,17 +97,19 @@ def main(argv: list[str] | None = None) -> int:
             "--x": f"quantity of the x axis: {', '.join(curves.AXES)} (default: %(default)s)",
             "--out": "figure to write, .png, .svg or .pdf (default: %(default)s)",
             "--table=FILE": "also write the numbers, as .csv or .tex",
-            "--log=AXES": "axes with a logarithmic scale: x, y or xy",
         }
     )
     parser.set_defaults(x="steps", out="compare.png")
+    parser.add_flags({"--log": "axes with a logarithmic scale"}, choices=("x", "y", "xy"), default="")
     parser.add_flags(
-        {"--smooth=N": "average training curves over N logged points (default: %(default)s)"}, type=int, default=1
+        {"--smooth=N": "average training curves over N logged points (default: %(default)s)"},
+        type=command_line.positive,
+        default=1,
     )
     parser.add_flags({"--json": "print differences and numbers as JSON instead of tables"}, action="store_true")
     args = parser.parse_args(argv)
-    look = Look(args.smooth, args.log)
-    comparison = run(args.runs, x=args.x, metrics=args.metric, out=args.out, table=args.table, look=look)
+    options = {"out": args.out, "table": args.table, "smooth": args.smooth, "log": args.log}
+    comparison = run(args.runs, x=args.x, metrics=args.metric, **options)
     if args.json:
         say(json_text(as_dict(*comparison) | {"curves": args.out}, indent=2))
         return 0

@@ -1,6 +1,5 @@
 """Draw the curves of several runs in one figure."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,28 +24,6 @@ _STYLES: dict[str, dict[str, Any]] = {
     HELDOUT: {"marker": "o", "markersize": 4},
     TRAIN: {"alpha": 0.5, "linewidth": 0.8},
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Look:
-    """Drawing options.
-
-    Attributes:
-      smooth: window of the moving average over a training curve, in logged points; 1 for none.
-      log: logarithmic axes: `x`, `y`, `xy` or empty.
-    """
-
-    smooth: int = 1
-    log: str = ""
-
-    def __post_init__(self):
-        if self.smooth < 1:
-            raise UserError(f"--smooth={self.smooth} must be at least 1")
-        if self.log not in ("", "x", "y", "xy"):
-            raise UserError(f"--log={self.log} must be x, y or xy")
-
-
-_PLAIN = Look()
 
 
 class Curve(NamedTuple):
@@ -151,7 +128,9 @@ def choose_metrics(entries: Sequence[Entry], requested: Sequence[str]) -> list[s
     return list(dict.fromkeys(requested)) or shared or losses
 
 
-def draw(entries: Sequence[Entry], metrics: Sequence[str], axis: str, target: epath.Path, look: Look = _PLAIN) -> None:
+def draw(
+    entries: Sequence[Entry], metrics: Sequence[str], axis: str, target: epath.Path, smooth: int = 1, log: str = ""
+) -> None:
     """Draw one panel per metric, with all entries.
 
     Args:
@@ -159,7 +138,8 @@ def draw(entries: Sequence[Entry], metrics: Sequence[str], axis: str, target: ep
       metrics: metric names without `train/` or `eval/heldout/`.
       axis: key of the x axis in `metrics.jsonl`.
       target: file to write, in one of `FORMATS`; its folder is created.
-      look: smoothing and scales.
+      smooth: window of the moving average over a training curve, in logged points; 1 for none.
+      log: logarithmic axes: `x`, `y`, `xy` or empty.
     """
     from matplotlib.figure import Figure
 
@@ -176,9 +156,9 @@ def draw(entries: Sequence[Entry], metrics: Sequence[str], axis: str, target: ep
             if _is_score(entry, metric) and task_changes(metric, entries[0], entry):
                 mark = OTHER_TASK
                 title = f"held out: points, training: thin\n{OTHER_TASK} another held-out task than {entries[0].name}"
-            draw_entry(axes, entry, metric, axis, f"C{index}", look.smooth, mark)
+            draw_entry(axes, entry, metric, axis, f"C{index}", smooth, mark)
         axes.set(xlabel=_AXIS_LABELS[axis], ylabel=metric.replace("_", " "))
-        axes.set(**{f"{scale}scale": "log" for scale in look.log})
+        axes.set(**{f"{scale}scale": "log" for scale in log})
         if axes.lines:
             axes.legend(title=title, title_fontsize="small")
         axes.grid(alpha=0.3)

@@ -20,19 +20,6 @@ _BLOCK = 1 << 22
 Metric = Callable[[np.ndarray], np.ndarray]
 
 
-class Estimate(NamedTuple):
-    """A metric with its interval; array shapes are the leading axes of the values.
-
-    Attributes:
-      value: the metric on all examples.
-      low, high: bounds of the percentile interval.
-    """
-
-    value: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-
-
 # With fewer examples (or batches, in pretraining) the interval is too narrow.
 LEAST_EXAMPLES = 20
 
@@ -54,76 +41,62 @@ class Difference(NamedTuple):
 
 
 def estimate(
-    values: np.ndarray, metric: Metric | None = None, *, resamples: int = 1000, seed: int = 0, share: float = 0.95
-) -> Estimate:
-    """Return a metric with its interval.
+    values: np.ndarray, metric: Metric, resamples: int = 1000, share: float = 0.95
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return a metric on all examples, and the bounds of its percentile interval.
 
     Args:
-      values: [..., M], one value per example.
-      metric: None for the mean over examples; otherwise `values` are [..., M, C], and `metric`, such as `ratio`, maps
-        sums over examples [..., C] to [...].
+      values: [..., M, C], C values per example.
+      metric: maps sums over examples [..., C] to [...], such as `ratio`.
       resamples: number of resamples.
-      seed: random seed.
       share: confidence level.
 
     Raises:
-      ValueError: there are no values, or values or metric are not finite.
+      ValueError: the metric of a resample is not finite.
     """
-    values, metric = _as_sums(values, metric)
-    drawn = np.concatenate([_metric_of(values, metric, counts_RM) for counts_RM in _draws(values, resamples, seed)])
-    return Estimate(_measured(values, metric), *_bounds(drawn, values.shape[-2], share))
+    drawn = np.concatenate([_metric_of(values, metric, counts_RM) for counts_RM in _draws(values, resamples)])
+    low, high = _bounds(drawn, values.shape[-2], share)
+    return _measured(values, metric), low, high
 
 
-def difference(
-    first: np.ndarray,
-    second: np.ndarray,
-    metric: Metric | None = None,
-    *,
-    resamples: int = 1000,
-    seed: int = 0,
-    share: float = 0.95,
-) -> Difference:
+def difference(first: np.ndarray, second: np.ndarray, metric: Metric, resamples: int = 1000) -> Difference:
     """Compare two metrics, second minus first, with interval and p-value, by the paired bootstrap.
 
     Both sides use the same examples in each resample (Koehn, 2004, "Statistical Significance Tests for Machine
     Translation Evaluation"). The p-value applies to these two models, not to other seeds.
 
     Args:
-      first, second: values on the same examples, as in `estimate`. Leading axes broadcast: [M] can be compared with
-        [L, H, M], one value per head.
-      metric, resamples, seed, share: as in `estimate`.
+      first, second: values on the same examples, as in `estimate`. Leading axes broadcast: [M, C] can be compared with
+        [L, H, M, C], one metric per head.
+      metric, resamples: as in `estimate`.
 
     Raises:
-      ValueError: the sides have different examples; or as in `estimate`.
+      ValueError: as in `estimate`.
     """
-    (first, to_metric), (second, _) = _as_sums(first, metric), _as_sums(second, metric)
-    if first.shape[-2] != second.shape[-2]:
-        raise ValueError(f"{first.shape[-2]} and {second.shape[-2]} examples; both sides need the same ones")
     axes = max(first.ndim, second.ndim)
     first, second = (side.reshape((1,) * (axes - side.ndim) + side.shape) for side in (first, second))
     larger = max(first, second, key=np.size)
     drawn = np.concatenate(
         [
-            _metric_of(second, to_metric, counts_RM) - _metric_of(first, to_metric, counts_RM)
-            for counts_RM in _draws(larger, resamples, seed)
+            _metric_of(second, metric, counts_RM) - _metric_of(first, metric, counts_RM)
+            for counts_RM in _draws(larger, resamples)
         ]
     )
-    return of_drawn(_measured(second, to_metric) - _measured(first, to_metric), drawn, first.shape[-2], share)
+    return of_drawn(_measured(second, metric) - _measured(first, metric), drawn, first.shape[-2])
 
 
-def of_drawn(value: np.ndarray, drawn: np.ndarray, examples: int, share: float = 0.95) -> Difference:
+def of_drawn(value: np.ndarray, drawn: np.ndarray, examples: int) -> Difference:
     """Return interval and p-value from resampled differences.
 
     Args:
       value: the difference on all examples.
       drawn: [resamples, ...], differences.
       examples: number of resampled examples.
-      share: confidence level.
     """
     # Ties count on both sides, which keeps p conservative for discrete metrics.
     rarer = np.minimum((drawn <= 0).sum(axis=0), (drawn >= 0).sum(axis=0))
     p = np.minimum(2 * (rarer + 1) / (len(drawn) + 1), 1.0)
-    low, high = _bounds(drawn, examples, share)
+    low, high = _bounds(drawn, examples)
     return Difference(value, low, high, _widened(p, examples))
 
 
@@ -132,30 +105,15 @@ def ratio(sums: np.ndarray) -> np.ndarray:
     return sums[..., 0] / sums[..., 1]
 
 
-def _as_sums(values: np.ndarray, metric: Metric | None) -> tuple[np.ndarray, Metric]:
-    values = np.asarray(values, np.float64)
-    if metric is None:
-        values, metric = np.stack([values, np.ones_like(values)], axis=-1), ratio
-    if values.ndim < 2 or 0 in values.shape:
-        raise ValueError(f"values of shape {values.shape[:-1]} have no examples; pass [..., examples]")
-    if not np.isfinite(values).all():
-        raise ValueError("values are not finite; leave such examples out on both sides")
-    return values, metric
-
-
-def _draws(values: np.ndarray, resamples: int, seed: int) -> Iterator[np.ndarray]:
+def _draws(values: np.ndarray, resamples: int) -> Iterator[np.ndarray]:
     """Yield draw counts per example, in blocks [R, M]."""
-    rng, examples = np.random.default_rng(seed), values.shape[-2]
+    rng, examples = np.random.default_rng(0), values.shape[-2]
     step = max(_BLOCK // max(examples, values.size // examples), 1)
     for start in range(0, resamples, step):
-        yield _counts(rng, min(step, resamples - start), examples)
-
-
-def _counts(rng: np.random.Generator, size: int, items: int) -> np.ndarray:
-    """Return draw counts [R, items] for as many draws as there are items."""
-    # One bincount for all resamples: each has its own range of bins.
-    drawn = rng.integers(items, size=(size, items)) + items * np.arange(size)[:, None]
-    return np.bincount(drawn.ravel(), minlength=size * items).reshape(size, items).astype(np.float64)
+        size = min(step, resamples - start)
+        # One bincount for all resamples: each has its own range of bins.
+        drawn = rng.integers(examples, size=(size, examples)) + examples * np.arange(size)[:, None]
+        yield np.bincount(drawn.ravel(), minlength=size * examples).reshape(size, examples).astype(np.float64)
 
 
 def _metric_of(sums: np.ndarray, metric: Metric, counts_RM: np.ndarray) -> np.ndarray:
@@ -171,7 +129,7 @@ def _measured(sums: np.ndarray, metric: Metric) -> np.ndarray:
     return np.asarray(metric(sums.sum(axis=-2)))
 
 
-def _bounds(drawn: np.ndarray, examples: int, share: float) -> np.ndarray:
+def _bounds(drawn: np.ndarray, examples: int, share: float = 0.95) -> np.ndarray:
     """Return the quantiles that correspond to a Student's t interval with this confidence level."""
     from scipy import stats
 

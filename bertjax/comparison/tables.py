@@ -38,12 +38,6 @@ def check_path(path: str) -> epath.Path:
     return target
 
 
-def check_numbers(target: epath.Path, numbers: Sequence[Numbers]) -> None:
-    """Raise UserError if no run has been evaluated yet."""
-    if not any(of_entry.measured for of_entry in numbers):
-        raise UserError(f"--table={target} would be empty: no run has an evaluation yet; let one reach its first")
-
-
 def write(
     target: epath.Path, entries: Sequence[Entry], numbers: Sequence[Numbers], effects: Sequence[dict[str, Effect]]
 ) -> None:

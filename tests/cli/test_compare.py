@@ -128,10 +128,9 @@ def test_tables_name_what_has_not_finished_and_hold_no_formulas(here, capsys):
             "--metric=f1 is in no record; choose one of mlm_accuracy, mlm_loss\n",
         ),
         (["runs/first", "runs/second", "--out=a.jpg"], "--out=a.jpg must end in .png, .svg or .pdf"),
-        (["runs/new", "--table=a.csv"], "--table=a.csv would be empty: no run has an evaluation yet"),
         (["runs/first", "--table=a.xls"], "--table=a.xls must end in .csv or .tex"),
-        (["runs/first", "--log=z"], "--log=z must be x, y or xy"),
-        (["runs/first", "--smooth=0"], "--smooth=0 must be at least 1"),
+        (["runs/first", "--log=z"], "--log: invalid choice: 'z'"),
+        (["runs/first", "--smooth=0"], "--smooth: 0 must be a whole number, at least 1"),
         (["=runs/first"], "'=runs/first' has an empty name or path; write NAME=WORKDIR"),
         (["a=runs/first", "a=runs/second"], "the runs of a differ in more than the seed (optimizer.learning_rate: "),
         (["a=runs/first", "a=runs/many"], "a has two runs of seed 0; name one run for each seed"),
@@ -141,7 +140,7 @@ def test_tables_name_what_has_not_finished_and_hold_no_formulas(here, capsys):
 )
 def test_bad_input_is_reported_in_one_line(here, capsys, arguments, complaint):
     lines = {"begun": "", "torn": '{"step": 1}\n{"step": \n', "odd": '{"step": 1}\n3\n'}
-    for name in (*lines, "new", "unread", "short"):
+    for name in (*lines, "unread", "short"):
         root = write(here / "runs" / name, [record(1, 1.0)])
         if name in lines:
             (root / "metrics.jsonl").write_text(lines[name])

@@ -3,22 +3,9 @@
 import importlib
 from collections.abc import Sequence
 
+from bertjax.analysis import PARTS
 from bertjax.analysis.part import Part
 from bertjax.runtime.errors import UserError
-
-# Import paths instead of classes: a part and its libraries are imported only if it runs.
-PARTS: dict[str, str] = {
-    "patterns": "bertjax.analysis.parts.patterns:Patterns",
-    "targets": "bertjax.analysis.parts.targets:Targets",
-    "identifiability": "bertjax.analysis.parts.identifiability:Identifiability",
-    "disabling": "bertjax.analysis.parts.disabling:Disabling",
-    "importance": "bertjax.analysis.parts.importance:ImportanceOfParts",
-    "curvature": "bertjax.analysis.parts.curvature:Curvature",
-    "fixed": "bertjax.analysis.parts.fixed:Fixed",
-    "layers": "bertjax.analysis.parts.layers:Layers",
-    "sentences": "bertjax.analysis.parts.sentences:Sentences",
-    "training": "bertjax.analysis.parts.training:Training",
-}
 
 
 def part_of(name: str) -> Part:

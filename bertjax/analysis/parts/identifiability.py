@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.analysis import drawing, effective_attention
+from bertjax.analysis.attention_targets import kinds_of
 from bertjax.analysis.encoded import Encoded
 from bertjax.analysis.material import LENGTH, Corpus, Material
 from bertjax.analysis.part import Case, Figure, Part, Result
 from bertjax.analysis.reduce import Progress, hide, reduce
 from bertjax.analysis.subject import Subject, captured
 from bertjax.data.examples import Ragged
-from bertjax.data.tokenizer import Tokenizer
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.base import Arrays
 from bertjax.objectives.losses import Sums
@@ -27,6 +27,7 @@ EDGES = (0, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 # Token kinds, as in figure 2 of Clark et al. (2019) and figure 1 of Brunner et al. (2020).
 KINDS = ("[CLS]", "[SEP]", "period or comma", "other")
 MAPS = ("raw", "effective", "constrained")
+is_period_or_comma = (".", ",").__contains__
 # Raw, effective and constrained maps of one layer are in memory beside the raw maps of all layers.
 _SHARE = 0.5
 
@@ -51,7 +52,7 @@ class Identifiability(Part):
         return super().run(subjects, [Lengths.of(material) for material in materials], progress)
 
     def measure(self, subject: Subject, material: Material, progress: Progress) -> tuple[dict, dict[str, np.ndarray]]:
-        statistics = Statistics(subject.encoder, kinds_of(subject.tokenizer))
+        statistics = Statistics(subject.encoder, kinds_of(subject.tokenizer, is_period_or_comma))
         arrays = reduce(subject, material, statistics, progress, share=_SHARE)
         used = np.isfinite(arrays["tokens"])
         by_length = {name: values[used].mean(axis=(1, 2)) for name, values in arrays.items() if values.ndim == 3}
@@ -145,16 +146,6 @@ class Lengths(Material):
         joined = Ragged.join(parts)
         ragged = dataclasses.replace(joined, ids=np.arange(len(joined.ids)))
         return Encoded(ragged, [], np.arange(len(ragged.ids)), None, subject.vocabulary, most)
-
-
-def kinds_of(tokenizer: Tokenizer) -> bytes:
-    """Return the kind of each token id, an index into `KINDS`, as bytes."""
-    kinds = np.full(tokenizer.vocab_size, KINDS.index("other"), np.uint8)
-    for token in range(tokenizer.vocab_size):
-        if tokenizer.piece(token).removeprefix("##").lstrip("▁Ġ") in (".", ","):
-            kinds[token] = KINDS.index("period or comma")
-    kinds[tokenizer.cls_id], kinds[tokenizer.sep_id] = KINDS.index("[CLS]"), KINDS.index("[SEP]")
-    return kinds.tobytes()
 
 
 @dataclasses.dataclass(frozen=True)

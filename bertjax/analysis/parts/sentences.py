@@ -1,7 +1,7 @@
 """Part `sentences`: attention maps, rollout, attributions and per-layer predictions for a few sentences."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ from bertjax.analysis.material import Material, Texts
 from bertjax.analysis.page import Maps, Table
 from bertjax.analysis.part import Figure, Part, Result
 from bertjax.analysis.reduce import Progress, hide
-from bertjax.analysis.subject import Subject
+from bertjax.analysis.subject import Subject, captured
 from bertjax.data.examples import add_special_tokens
 from bertjax.data.labeled.questions import Questions
 
@@ -56,20 +56,19 @@ class Sentences(Part):
             reason = Answers.missing(subject)
             answers = None if reason else Answers(subject)
             notes += [f"{subject.label} {reason}: it has maps and rollout only."] if reason else []
-            results: list[Sentence] = []
+            entries, of_model = numbers.setdefault(subject.label, []), []
             with progress(f"{subject.label}, {self.name}", encoded.tokens) as bar:
-                for sentence in _analyzed(subject, encoded, answers):
-                    results.append(sentence)
-                    bar.update(len(sentence.numbers["tokens"]))
-            numbers[subject.label] = [sentence.numbers for sentence in results]
+                for entry, of_sentence in _analyzed(subject, encoded, answers):
+                    entries.append(entry)
+                    of_model += of_sentence
+                    bar.update(len(entry["tokens"]))
             # Numbers are kept for all models; maps, tables and figures only for the last ones.
             if number < len(subjects) - SHOWN:
                 continue
-            for sentence in results:
-                maps += sentence.maps
-                tables.append(_table(sentence, subject.label))
+            maps += of_model
+            tables += [_table(entry, subject.label) for entry in entries]
             if answers:
-                figures.append(_by_layer(results, subject, number, answers))
+                figures.append(_by_layer(entries, subject, number, answers))
         if len(subjects) > SHOWN:
             notes.append(f"Maps, tables and figures are those of the last {SHOWN} of {len(subjects)} models.")
         answered = [entry for entries in numbers.values() for entry in entries if "gap" in entry]
@@ -79,19 +78,6 @@ class Sentences(Part):
 def _material(materials: Sequence[Material]) -> Material:
     """Return the given texts, or else the first material."""
     return next((material for material in materials if isinstance(material, Texts)), materials[0])
-
-
-@dataclasses.dataclass(frozen=True)
-class Sentence:
-    """Results for one sentence and one model.
-
-    Attributes:
-      numbers: its entry in `analysis.json`, with its pieces.
-      maps: attention of all heads, and rollout.
-    """
-
-    numbers: dict[str, Any]
-    maps: list[Maps]
 
 
 def _sentences(subject: Subject, material: Material) -> tuple[Encoded, int]:
@@ -112,11 +98,16 @@ def _sentences(subject: Subject, material: Material) -> tuple[Encoded, int]:
     return encoded, len(texts) - len(kept)
 
 
-def _analyzed(subject: Subject, encoded: Encoded, answers: Answers | None):
-    """Yield the results per sentence. All rows have one length, so each program is compiled once."""
+def _analyzed(
+    subject: Subject, encoded: Encoded, answers: Answers | None
+) -> Iterator[tuple[dict[str, Any], list[Maps]]]:
+    """Yield each sentence's entry in `analysis.json`, and maps of all heads and of rollout.
+
+    All rows have one length, so each program is compiled once.
+    """
     lengths = encoded.ragged.lengths
     seq_len = 1 << int(max(32, lengths.max()) - 1).bit_length()
-    capture = jax.jit(lambda params, batch: subject.captured(params, batch, ("attention",))["attention"])
+    capture = jax.jit(lambda params, batch: captured(subject.encoder, params, batch, ("attention",))["attention"])
     for index, length in enumerate(lengths):
         batch = encoded.batch(np.array([[index]]), seq_len)
         tokens_T = batch["tokens_BT"][0, :length]
@@ -139,7 +130,7 @@ def _analyzed(subject: Subject, encoded: Encoded, answers: Answers | None):
             Maps(weights_LHTT=attention_LHTT.astype(np.float16), **entry),
             Maps(weights_LHTT=rollout_LTT[:, None].astype(np.float16), kind="rollout", **entry),
         ]
-        yield Sentence(numbers, maps)
+        yield numbers, maps
 
 
 def _answered(answers: Answers, batch: dict[str, np.ndarray], length: int) -> tuple[dict[str, Any], int]:
@@ -188,9 +179,8 @@ def _summary_column(subject: Subject, batch: dict[str, np.ndarray]) -> int:
     return int(columns_BM[0, 0])
 
 
-def _table(sentence: Sentence, label: str) -> Table:
+def _table(numbers: dict[str, Any], label: str) -> Table:
     """Return a sentence's numbers, token by token."""
-    numbers = sentence.numbers
     has_answer = "attributions" in numbers
     caption = f"{label}: {numbers['text']}"
     if has_answer:
@@ -210,13 +200,13 @@ def _table(sentence: Sentence, label: str) -> Table:
     return Table(caption, headings, tuple(rows))
 
 
-def _by_layer(sentences: Sequence[Sentence], subject: Subject, number: int, answers: Answers) -> Figure:
+def _by_layer(sentences: Sequence[dict[str, Any]], subject: Subject, number: int, answers: Answers) -> Figure:
     """Return the figure with one model's predictions by layer."""
     key = "number" if answers.is_number else "probability"
     lines = {}
     for index, sentence in enumerate(sentences, 1):
-        values = [layer[key] for layer in sentence.numbers["layers"]]
-        name = f"{index}: {sentence.numbers['answer']}" if "answer" in sentence.numbers else str(index)
+        values = [layer[key] for layer in sentence["layers"]]
+        name = f"{index}: {sentence['answer']}" if "answer" in sentence else str(index)
         lines[name] = range(len(values)), values
     unit = "predicted number" if answers.is_number else "probability of the answer"
     return Figure(

@@ -115,7 +115,7 @@ def _sums(subject: Subject, material: Material, progress: Progress) -> np.ndarra
 
 
 def _as_dicts(curves: Mapping[str, Curve]) -> dict[str, Any]:
-    return {group: curve.as_dict() for group, curve in curves.items()}
+    return {group: {name: line.tolist() for name, line in curve._asdict().items()} for group, curve in curves.items()}
 
 
 def _drawn(curves: Mapping[str, Curve], steps: Mapping[str, Sequence[int]], y: str):

@@ -97,12 +97,14 @@ def probe(
       on_words: called after each step with the number of words read.
     """
     count, tasks = train.numbers.shape
-    fitter = _Fitter(train, classes, seed, on_words)
+    mean, variance = moments(train.states)
+    features = mean.astype(np.float32), (np.sqrt(variance) + 1e-6).astype(np.float32)
+    random = np.random.default_rng(seed)
     sizes = portions(count)
     # Without a probe, each label of the first portion costs log2(C) bits.
     bits = np.full((train.states.shape[1], tasks, len(PENALTIES)), sizes[0] * math.log2(classes))
     for size, following in zip(sizes, [*sizes[1:], None]):
-        probes = fitter.fit(size)
+        probes = _fitted(train, size, classes, random, features, on_words)
         if following is not None:
             bits += _scores(probes, train, slice(size, following), classes)[0]
     best = np.argmin(bits, axis=-1)[..., None]
@@ -133,47 +135,45 @@ def _steps(count: int) -> int:
     return max(_FEWEST_STEPS, _EPOCHS * math.ceil(count / _BATCH))
 
 
-class _Fitter:
-    """Trains probes on the first words of `train`, from zeros each time."""
-
-    def __init__(self, train: Labels, classes: int, seed: int, on_words: Callable[[int], object]):
-        self._train, self._classes, self._on_words = train, classes, on_words
-        self._random = np.random.default_rng(seed)
-        self._mean, self._scale = _moments(train.states)
-
-    def fit(self, size: int) -> _Probes:
-        _, layers, width = self._train.states.shape
-        outputs = self._train.numbers.shape[1] * len(PENALTIES) * self._classes
-        zeros = jnp.zeros((layers, width, outputs)), jnp.zeros((layers, outputs))
-        probes = _Probes(*zeros, self._mean, self._scale)
-        state = _OPTIMIZER.init(zeros)
-        steps, batches = _steps(size), self._order(size)
-        for step in range(steps):
-            # Cosine decay to 0.
-            rate = _LEARNING_RATE * 0.5 * (1 + math.cos(math.pi * step / steps))
-            batch = _batch(self._train, next(batches))
-            probes, state = _update(probes, state, *batch, rate, classes=self._classes)
-            self._on_words(_BATCH)
-        return probes
-
-    def _order(self, size: int) -> Iterator[slice]:
-        """Yield slices of the first words forever, reordered in each epoch."""
-        # Slices instead of single words: a memory-mapped file is fast only for contiguous reads.
-        starts = np.arange(0, size, _BATCH)
-        while True:
-            for start in self._random.permutation(starts):
-                yield slice(start, min(size, start + _BATCH))
+def _fitted(
+    train: Labels,
+    size: int,
+    classes: int,
+    random: np.random.Generator,
+    features: tuple[np.ndarray, np.ndarray],
+    on_words: Callable[[int], object],
+) -> _Probes:
+    """Train probes on the first words of `train`, from zeros; `features` are their mean and scale."""
+    _, layers, width = train.states.shape
+    outputs = train.numbers.shape[1] * len(PENALTIES) * classes
+    zeros = jnp.zeros((layers, width, outputs)), jnp.zeros((layers, outputs))
+    probes, state = _Probes(*zeros, *features), _OPTIMIZER.init(zeros)
+    steps, batches = _steps(size), _order(size, random)
+    for step in range(steps):
+        # Cosine decay to 0.
+        rate = _LEARNING_RATE * 0.5 * (1 + math.cos(math.pi * step / steps))
+        probes, state = _update(probes, state, *_batch(train, next(batches)), rate, classes=classes)
+        on_words(_BATCH)
+    return probes
 
 
-def _moments(states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation per feature; float32 [L, D]."""
+def _order(size: int, random: np.random.Generator) -> Iterator[slice]:
+    """Yield slices of the first words forever, reordered in each epoch."""
+    # Slices instead of single words: a memory-mapped file is fast only for contiguous reads.
+    starts = np.arange(0, size, _BATCH)
+    while True:
+        for start in random.permutation(starts):
+            yield slice(start, min(size, start + _BATCH))
+
+
+def moments(states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and variance per feature, float64 [L, D], of states [n, L, D] that are read in slices."""
     total = squares = 0.0
     for start in range(0, len(states), 16 * _BATCH):
         part = states[start : start + 16 * _BATCH].astype(np.float64)
         total, squares = total + part.sum(axis=0), squares + np.square(part).sum(axis=0)
     mean = total / len(states)
-    deviation = np.sqrt(np.maximum(squares / len(states) - mean**2, 0))
-    return mean.astype(np.float32), (deviation + 1e-6).astype(np.float32)
+    return mean, np.maximum(squares / len(states) - mean**2, 0)
 
 
 def _batch(labels: Labels, words: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

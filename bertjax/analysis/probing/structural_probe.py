@@ -21,6 +21,8 @@ import optax
 from scipy.sparse import csgraph
 from scipy.stats import rankdata
 
+from bertjax.analysis.probing.linear_probe import moments
+
 # Word positions per batch. A sentence takes as many as its length bucket has.
 _PLACES = 640
 _SHORTEST = 8
@@ -90,7 +92,8 @@ def fit(
     """
     _, layers, width = states.shape
     random = np.random.default_rng(seed)
-    scale = _scale(states)
+    # Standard deviation of each layer's features around their means.
+    scale = np.maximum(np.sqrt(moments(states)[1].mean(axis=-1)), 1e-6).astype(np.float32)
     # Uniform in [-0.05, 0.05], as in the authors' code, for states with a feature variance of about 1.
     projections = jnp.asarray(random.uniform(-0.05, 0.05, (layers, width, min(rank, width))), jnp.float32)
     optimizer_state = _OPTIMIZER.init(projections)
@@ -127,12 +130,9 @@ def score(states: np.ndarray, sentences: Sequence[Sentence], projections: np.nda
 
 def score_chain(sentences: Sequence[Sentence]) -> Parsed:
     """Score a chain in which each word is attached to the one before: the model-free baseline; L is 1."""
-    return _parsed(sentences, 1, lambda sentence: _chain(len(sentence.distances))[None])
-
-
-def _chain(length: int) -> np.ndarray:
-    places = np.arange(length)
-    return np.abs(places[:, None] - places).astype(np.float64)
+    places = np.arange(max(len(sentence.distances) for sentence in sentences))
+    chain = np.abs(places[:, None] - places).astype(np.float64)
+    return _parsed(sentences, 1, lambda sentence: chain[None, : len(sentence.distances), : len(sentence.distances)])
 
 
 def _parsed(sentences: Sequence[Sentence], layers: int, distances_of: Callable[[Sentence], np.ndarray]) -> Parsed:
@@ -186,16 +186,6 @@ def _distances(states: np.ndarray, projections: np.ndarray) -> np.ndarray:
     squares = np.sum(projected**2, axis=-1)
     gram = projected @ np.swapaxes(projected, 1, 2)
     return np.maximum(squares[:, :, None] + squares[:, None, :] - 2 * gram, 0)
-
-
-def _scale(states: np.ndarray) -> np.ndarray:
-    """Return the standard deviation of each layer's features around their means; float32 [L]."""
-    total = squares = 0.0
-    for start in range(0, len(states), 4096):
-        part = states[start : start + 4096].astype(np.float64)
-        total, squares = total + part.sum(axis=0), squares + np.square(part).sum(axis=0)
-    variance = np.maximum(squares / len(states) - (total / len(states)) ** 2, 0).mean(axis=-1)
-    return np.maximum(np.sqrt(variance), 1e-6).astype(np.float32)
 
 
 def _batches(sentences: Sequence[Sentence], random: np.random.Generator) -> Iterator[list[Sentence]]:

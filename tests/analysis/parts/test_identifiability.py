@@ -9,8 +9,9 @@ import pytest
 from scipy import linalg
 
 from bertjax.analysis import drawing, series
+from bertjax.analysis.attention_targets import kinds_of
 from bertjax.analysis.material import texts_material
-from bertjax.analysis.parts.identifiability import EDGES, KINDS, Identifiability, Statistics, kinds_of
+from bertjax.analysis.parts.identifiability import EDGES, KINDS, Identifiability, Statistics, is_period_or_comma
 from bertjax.analysis.reduce import reduce
 from bertjax.analysis.subject import Subject, captured
 from bertjax.config.export import Export
@@ -26,7 +27,7 @@ def material(sentences):
 
 @pytest.fixture(scope="module")
 def statistics(pretrained):
-    return Statistics(pretrained.encoder, kinds_of(pretrained.tokenizer))
+    return Statistics(pretrained.encoder, kinds_of(pretrained.tokenizer, is_period_or_comma))
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from bertjax.analysis import attribution
 from bertjax.analysis.answers import Answers
 from bertjax.analysis.material import texts_material
 from bertjax.analysis.parts.sentences import MOST, Sentences
-from bertjax.analysis.subject import Subject
+from bertjax.analysis.subject import Subject, captured
 from bertjax.runtime.errors import UserError
 
 TEXTS = ["The king is [MASK] .", "It is a government of the people ."]
@@ -63,17 +63,13 @@ def test_maps_are_the_attention_of_all_heads_and_the_rollout(result, pretrained,
     ]
     attention, rollout = result.maps[:2]
     length = len(attention.tokens)
-    assert attention.weights_LHTT.shape == (3, 4, length, length) and rollout.weights_LHTT.shape == (
-        3,
-        1,
-        length,
-        length,
-    )
+    assert attention.weights_LHTT.shape == (3, 4, length, length)
+    assert rollout.weights_LHTT.shape == (3, 1, length, length)
     ids = pretrained.tokenizer.encode_masked(TEXTS[:1])[0]
     tokens_BT = np.array([[pretrained.tokenizer.cls_id, *ids, pretrained.tokenizer.sep_id]], np.int32)
     batch = {"tokens_BT": tokens_BT, "examples_BT": np.ones_like(tokens_BT)}
     batch |= {"segments_BT": np.zeros_like(tokens_BT), "positions_BT": np.arange(length, dtype=np.int32)[None]}
-    expected = pretrained.captured(pretrained.params, batch, ("attention",))["attention"][:, 0]
+    expected = captured(pretrained.encoder, pretrained.params, batch, ("attention",))["attention"][:, 0]
     np.testing.assert_allclose(attention.weights_LHTT, expected, atol=1e-3)  # float16
     np.testing.assert_allclose(rollout.weights_LHTT[:, 0], attribution.rollout(np.asarray(expected)), atol=1e-3)
     numbers = entry(result, pretrained)
