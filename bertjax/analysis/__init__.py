@@ -12,22 +12,10 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from bertjax.analysis.parts import PARTS
+
 if TYPE_CHECKING:
     from bertjax.analysis.part import Result
-
-# The parts in page order. Import paths instead of classes: a part and its libraries are imported only if it runs.
-PARTS: dict[str, str] = {
-    "patterns": "bertjax.analysis.parts.patterns:Patterns",
-    "targets": "bertjax.analysis.parts.targets:Targets",
-    "identifiability": "bertjax.analysis.parts.identifiability:Identifiability",
-    "disabling": "bertjax.analysis.parts.disabling:Disabling",
-    "importance": "bertjax.analysis.parts.importance:ImportanceOfParts",
-    "curvature": "bertjax.analysis.parts.curvature:Curvature",
-    "fixed": "bertjax.analysis.parts.fixed:Fixed",
-    "layers": "bertjax.analysis.parts.layers:Layers",
-    "sentences": "bertjax.analysis.parts.sentences:Sentences",
-    "training": "bertjax.analysis.parts.training:Training",
-}
 
 
 def run(part: str, models, texts: Sequence[str] = (), *, corpus: str = "", labeled: Sequence[str] = (), **options):

@@ -3,19 +3,21 @@
 The runs of `examples.folds` have one of all records, beside their scores (`of_folds`).
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from bertjax.analysis import drawing
-from bertjax.analysis.page import Drawing, Section, Table
+from bertjax.analysis.drawing import Figure
+from bertjax.analysis.page import Section, Table
 from bertjax.config.config import Task
 from bertjax.data.labeled import labels as label_names
 from bertjax.data.labeled.base import Record
 from bertjax.objectives.finetuning import calibration
 from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime import storage
-from bertjax.runtime.errors import UserError, cut_text, printable
+from bertjax.runtime.errors import UserError, cut_text
 from bertjax.training.results import folds, label_errors
 from bertjax.training.results.classes import ClassReport, has_probabilities, report_of
 from bertjax.training.run.record import RunRecord, read_record
@@ -80,7 +82,7 @@ def section_of(
       predictions: the records with predictions.
       metrics: scores of the set, which may hold a tuned threshold.
     """
-    blocks: list[Drawing | Table] = [_scores(report), _confusion(name, report)]
+    blocks: list[Figure | Table] = [_scores(report), _confusion(name, report)]
     if has_probabilities(task, predictions):
         label, texts = task.examples.label, task.examples.inputs
         probabilities_MC, labels_M = label_errors.arrays_of(predictions, label)
@@ -104,10 +106,10 @@ def section_of(
 def _scores(report: ClassReport) -> Table:
     rows = [
         (
-            printable(name),
+            name,
             *(f"{row[score]:.3f}" for score in ("precision", "recall", "f1")),
             f"{row['support']:,}",
-            "".join(f"{printable(other)} ({times:,})" for other, times in row.get("taken_for", {}).items()),
+            "".join(f"{other} ({times:,})" for other, times in row.get("taken_for", {}).items()),
         )
         for name, row in report.scores.items()
     ]
@@ -116,26 +118,24 @@ def _scores(report: ClassReport) -> Table:
     return Table("Scores by class, the lowest F1 first.", headings, tuple(rows))
 
 
-def _confusion(name: str, report: ClassReport) -> Drawing:
-    with drawing.style():
-        svg = drawing.svg_of(report.figure())
+def _confusion(name: str, report: ClassReport) -> Figure:
     caption = "True classes are rows, predictions are columns. Colors are shares of the true class, numbers examples."
     worst = max(report.scores.items(), key=lambda item: max(item[1].get("taken_for", {"": 0}).values(), default=0))
     taken = next(iter(worst[1].get("taken_for", {}).items()), None)
     alternative = f"The most frequent mistake is {worst[0]} for {taken[0]}, {taken[1]:,} times." if taken else ""
-    return Drawing(f"{name}-confusion", svg, caption, printable(f"Confusion matrix. {alternative}"))
+    return Figure(f"{name}-confusion", caption, f"Confusion matrix. {alternative}", drawing.style()(report.figure))
 
 
 def _reliability(
     name: str, confidences_M: np.ndarray, is_right_M: np.ndarray, probabilities_MC: np.ndarray, labels_M: np.ndarray
-) -> Drawing:
+) -> Figure:
     """Draw accuracy over confidence (DeGroot and Fienberg, 1983; Guo et al., 2017, figure 1)."""
     bins_M = calibration.bins_of(confidences_M)
     filled = np.unique(bins_M)
     confidence = [float(confidences_M[bins_M == each].mean()) for each in filled]
     accuracy = [float(is_right_M[bins_M == each].mean()) for each in filled]
     lines = {"answers": (confidence, accuracy), "as sure as right": ([0.0, 1.0], [0.0, 1.0])}
-    figure = drawing.curves(lines, "mean probability of the answers", "share of right answers")
+    draw = functools.partial(drawing.curves, lines, "mean probability of the answers", "share of right answers")
     error = calibration.expected_calibration_error(probabilities_MC, labels_M)
     caption = (
         f"Answers by their probability, in {calibration.BINS} bins of equal width. Below the diagonal the model is too "
@@ -143,7 +143,7 @@ def _reliability(
     )
     bins = "; ".join(f"{sure:.2f}: {right:.2f}" for sure, right in zip(confidence, accuracy, strict=True))
     alternative = f"Share of right answers by confidence: {bins}"
-    return Drawing(f"{name}-reliability", drawing.svg_of(figure), caption, alternative)
+    return Figure(f"{name}-reliability", caption, alternative, draw)
 
 
 def _threshold_caption(task: Task, metrics: Mapping[str, float]) -> str:
@@ -159,7 +159,7 @@ def _threshold_caption(task: Task, metrics: Mapping[str, float]) -> str:
     return f"{accepting} The run looks for the threshold for `objective.precision={precision:g}`{found}."
 
 
-def _threshold(name: str, confidences_M: np.ndarray, is_right_M: np.ndarray, caption: str) -> Drawing:
+def _threshold(name: str, confidences_M: np.ndarray, is_right_M: np.ndarray, caption: str) -> Figure:
     """Draw what accepting only answers above a threshold gives."""
     order = np.argsort(-confidences_M, kind="stable")
     count = np.arange(1, len(order) + 1)
@@ -170,12 +170,13 @@ def _threshold(name: str, confidences_M: np.ndarray, is_right_M: np.ndarray, cap
         "recall: accepted and right": (thresholds, (right / len(order)).tolist()),
         "coverage: accepted": (thresholds, (count / len(order)).tolist()),
     }
-    figure = drawing.curves(lines, "probability above which an answer is accepted", "share", markers=False)
+    x = "probability above which an answer is accepted"
+    draw = functools.partial(drawing.curves, lines, x, "share", markers=False)
     reached = [
         f"{precision:.0%} right with {(right / count >= precision).nonzero()[0].max(initial=-1) + 1:,} accepted"
         for precision in (0.9, 0.95, 0.99)
     ]
-    return Drawing(f"{name}-threshold", drawing.svg_of(figure), caption, "; ".join(reached))
+    return Figure(f"{name}-threshold", caption, "; ".join(reached), draw)
 
 
 def surest_mistakes(
@@ -198,7 +199,7 @@ def surest_mistakes(
         (_shown(record, texts), label_names.class_of(record[label]), record["prediction"], f"{confidence:.3f}")
         for record, confidence in ((predictions[index], confidences_M[index]) for index in wrong)
     ]
-    return Table("The mistakes that the model is surest of.", ("text", "label", "answer", "probability"), _clean(rows))
+    return Table("The mistakes that the model is surest of.", ("text", "label", "answer", "probability"), tuple(rows))
 
 
 def _suspects(suspects: Sequence[Record], label: str, texts: Sequence[str]) -> Table:
@@ -210,12 +211,8 @@ def _suspects(suspects: Sequence[Record], label: str, texts: Sequence[str]) -> T
         f"{len(suspects):,} labels that are probably wrong, by confident learning (Northcutt et al., 2021, arXiv "
         "1911.00068), the most suspect first. All of them are in the file -suspects.csv beside the predictions."
     )
-    return Table(caption, ("text", "label", "probable class", "probability of the label"), _clean(rows))
+    return Table(caption, ("text", "label", "probable class", "probability of the label"), tuple(rows))
 
 
 def _shown(record: Record, texts: Sequence[str]) -> str:
     return " | ".join(cut_text(str(record.get(text, "")), _TEXT_WIDTH // len(texts)) for text in texts)
-
-
-def _clean(rows: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(map(printable, row)) for row in rows)

@@ -4,8 +4,10 @@ Ink has one color, which the page's SVG replaces by `currentColor` on a transpar
 readable on light and on dark pages.
 """
 
+import dataclasses
+import functools
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +15,7 @@ import numpy as np
 from bertjax.training.results.curves import take_literally
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as MatplotlibFigure
 
 # Almost black, and used nowhere else: `svg_of` can replace it by `currentColor` without touching data.
 INK = "#010203"
@@ -43,7 +45,33 @@ _STYLE = {
     "axes.titlesize": 9,
     "hatch.color": INK,
 }
-_COLUMNS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """A figure of the page; an analysis also saves it as `figures/<part>-<name>.svg` and `.pdf`.
+
+    Attributes:
+      name: lower-case letters, digits and hyphens, unique within its part, or on the page without parts.
+      caption: one paragraph: content, how to read it, the paper, the key number.
+      alternative: alternative text for people who do not see the figure.
+      draw: draws it.
+    """
+
+    name: str
+    caption: str
+    alternative: str
+    draw: "Callable[[], MatplotlibFigure]"
+
+    @functools.cached_property
+    def drawn(self) -> "MatplotlibFigure":
+        """The figure, drawn once."""
+        return self.draw()
+
+    @functools.cached_property
+    def svg(self) -> str:
+        """The figure with `currentColor` ink on a transparent background."""
+        return svg_of(self.drawn)
 
 
 def style():
@@ -53,7 +81,7 @@ def style():
     return matplotlib.rc_context(_STYLE)
 
 
-def panels(count: int, width: float = 2.6, height: float = 2.2, columns: int = _COLUMNS) -> "tuple[Figure, list]":
+def panels(count: int, width: float, height: float = 2.2, columns: int = 4) -> "tuple[MatplotlibFigure, list]":
     """Return a figure and the axes of `count` panels; width and height are inches per panel."""
     from matplotlib.figure import Figure
 
@@ -74,7 +102,7 @@ def matrices(
     columns: str = "head",
     first: int = 1,
     diverging: bool = False,
-) -> "Figure":
+) -> "MatplotlibFigure":
     """Draw matrices side by side with one color scale.
 
     Args:
@@ -124,7 +152,7 @@ def curves(
     bands: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
     log_x: bool = False,
     markers: bool = True,
-) -> "Figure":
+) -> "MatplotlibFigure":
     """Draw curves in one panel.
 
     Args:
@@ -153,7 +181,7 @@ def curves(
         return figure
 
 
-def stacked_bars(values: Mapping[str, Mapping[str, np.ndarray]], y: str) -> "Figure":
+def stacked_bars(values: Mapping[str, Mapping[str, np.ndarray]], y: str) -> "MatplotlibFigure":
     """Draw stacked bars, one for each layer, one panel per title.
 
     Args:
@@ -178,7 +206,7 @@ def stacked_bars(values: Mapping[str, Mapping[str, np.ndarray]], y: str) -> "Fig
         return figure
 
 
-def bars(values: Mapping[str, Mapping[str, float]], y: str) -> "Figure":
+def bars(values: Mapping[str, Mapping[str, float]], y: str) -> "MatplotlibFigure":
     """Draw grouped bars: {series: {group: value}}."""
     with style():
         groups = list(dict.fromkeys(group for series in values.values() for group in series))
@@ -195,7 +223,7 @@ def bars(values: Mapping[str, Mapping[str, float]], y: str) -> "Figure":
         return figure
 
 
-def svg_of(figure: "Figure") -> str:
+def svg_of(figure: "MatplotlibFigure") -> str:
     """Return a figure as SVG without XML header, its ink `currentColor`. Equal figures give equal text."""
     import matplotlib
 
@@ -208,7 +236,7 @@ def svg_of(figure: "Figure") -> str:
     return text[text.index("<svg") :].replace(INK, "currentColor").strip()
 
 
-def pdf_of(figure: "Figure") -> bytes:
+def pdf_of(figure: "MatplotlibFigure") -> bytes:
     """Return a figure as PDF, black on white."""
     take_literally(figure)
     with style():

@@ -49,6 +49,7 @@ class Material:
     examples: int = 500
     length: int = 0
     note: ClassVar[str] = ""
+    _made: dict[tuple, Encoded] = dataclasses.field(default_factory=dict, init=False, compare=False)
 
     def encoded(self, subject: Subject) -> Encoded:
         """Return the examples for a model, computed once for all models that read the same texts in the same way.
@@ -79,10 +80,6 @@ class Material:
     def _texts_key(self, subject: Subject, objective: Objective | None) -> Hashable:
         """Return what decides the texts and labels of a model; None if all models have the same."""
         return None
-
-    @functools.cached_property
-    def _made(self) -> dict[tuple, Encoded]:
-        return {}
 
     def _encode(self, subject: Subject, objective: Objective | None) -> Encoded:
         raise TypeError(f"{type(self).__name__} has no _encode()")
@@ -154,6 +151,7 @@ class Labeled(Material):
 
     format: LabeledFormat | None = None
     path: str = ""
+    _read: dict[str, list[Record]] = dataclasses.field(default_factory=dict, init=False, compare=False)
 
     def format_of(self, subject: Subject) -> LabeledFormat:
         """Return the format in which a model reads the file.
@@ -182,10 +180,6 @@ class Labeled(Material):
         if key not in self._read:
             self._read[key] = format.read(format.heldout)
         return self._read[key]
-
-    @functools.cached_property
-    def _read(self) -> dict[str, list[Record]]:
-        return {}
 
     def objective(self, subject):
         """Return the model's fine-tuned objective if it was trained on the same columns and classes."""

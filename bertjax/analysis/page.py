@@ -8,9 +8,12 @@ import re
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
+
+from bertjax.runtime.errors import printable
 
 _ASSETS = Path(__file__).parent / "page_assets"
 # Points per inch of matplotlib's SVG, pixels per inch of CSS.
@@ -20,23 +23,6 @@ _NUMBER = re.compile(r"[-+]?\d[\d.,]*%?")
 _REFERENCE = re.compile(r"#([^\s()\"';]+)")
 # A rule that matplotlib writes into every figure. Inline SVG would apply it to the whole page, whose style has it once.
 _MATPLOTLIB_STYLE = "*{stroke-linejoin: round; stroke-linecap: butt}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Drawing:
-    """A figure on the page.
-
-    Attributes:
-      name: letters, digits and hyphens, unique on the page.
-      svg: the figure, with `currentColor` ink on a transparent background.
-      caption: one paragraph: content, how to read it, the paper, the key number.
-      alternative: alternative text for readers who do not see the figure.
-    """
-
-    name: str
-    svg: str
-    caption: str
-    alternative: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +97,7 @@ class Section:
       name: anchor, made from letters, digits and hyphens.
       title: heading.
       paragraphs: texts below the heading.
-      blocks: figures, tables and data rows, in order.
+      blocks: figures (`bertjax.analysis.drawing`), tables and data rows, in order.
       maps: maps for the section's viewer; without maps there is no viewer.
       skipped: why the section is empty, if it is.
       failed: the part's error, if it failed.
@@ -120,7 +106,7 @@ class Section:
     name: str
     title: str
     paragraphs: tuple[str, ...] = ()
-    blocks: tuple[Drawing | Table | TokenRow, ...] = ()
+    blocks: tuple[Any, ...] = ()
     maps: tuple[Maps, ...] = ()
     skipped: str = ""
     failed: str = ""
@@ -148,9 +134,10 @@ def _template():
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
+        # What documents and settings of others hold reaches the page without control characters.
+        finalize=lambda value: printable(value) if type(value) is str else value,
     )
     environment.filters |= {"inline": inline, "data_of": data_of, "prose": prose}
-    environment.tests["drawing"] = lambda block: isinstance(block, Drawing)
     environment.tests["numeric"] = lambda cell: _NUMBER.fullmatch(cell) is not None
     environment.tests["table"] = lambda block: isinstance(block, Table)
     return environment.get_template("template.html.j2")
@@ -160,10 +147,10 @@ def prose(text: str) -> str:
     """Return a text as HTML, with text between backticks as code."""
     from markupsafe import Markup, escape
 
-    return Markup(re.sub(r"`([^`\n]+)`", r"<code>\1</code>", str(escape(text))))
+    return Markup(re.sub(r"`([^`\n]+)`", r"<code>\1</code>", str(escape(printable(text)))))
 
 
-def inline(drawing: Drawing) -> str:
+def inline(figure: Any) -> str:
     """Return the SVG of a figure as an HTML-safe element.
 
     Ids get the figure's name as prefix, because ids must be unique on a page. Unreferenced ids, metadata and XML
@@ -171,7 +158,7 @@ def inline(drawing: Drawing) -> str:
     """
     from markupsafe import Markup
 
-    root = ElementTree.fromstring(drawing.svg)
+    root = ElementTree.fromstring(figure.svg)
     for parent in root.iter():
         parent.tag = _local(parent.tag)
         parent.attrib = {_local(name): value for name, value in parent.attrib.items()}
@@ -188,13 +175,15 @@ def inline(drawing: Drawing) -> str:
             element.attrib.pop("id", None)
         for name, value in element.attrib.items():
             if name == "id":
-                element.attrib[name] = f"{drawing.name}-{value}"
+                element.attrib[name] = f"{figure.name}-{value}"
             elif "#" in value:
-                element.attrib[name] = _REFERENCE.sub(lambda match: _renamed(match, drawing.name, used), value)
+                # References to other things, such as colors, stay unchanged.
+                renamed = lambda match: f"#{figure.name}-{match[1]}" if match[1] in used else match[0]  # noqa: E731
+                element.attrib[name] = _REFERENCE.sub(renamed, value)
     width = root.attrib.pop("width", "")
     root.attrib.pop("height", None)
     pixels = float(width.removesuffix("pt")) * _PIXELS_PER_POINT if width.endswith("pt") else 0
-    root.attrib |= {"role": "img", "aria-label": drawing.alternative}
+    root.attrib |= {"role": "img", "aria-label": printable(figure.alternative)}
     if pixels:
         root.attrib["style"] = f"max-width:{pixels:.0f}px"
     return Markup(ElementTree.tostring(root, encoding="unicode"))
@@ -203,11 +192,6 @@ def inline(drawing: Drawing) -> str:
 def _local(name: str) -> str:
     """Return a name without its XML namespace."""
     return name.rpartition("}")[2]
-
-
-def _renamed(match: re.Match, prefix: str, ids: set[str]) -> str:
-    """Return a reference with the prefix added; references to other things, such as colors, stay unchanged."""
-    return f"#{prefix}-{match[1]}" if match[1] in ids else match[0]
 
 
 def data_of(maps: Sequence[Maps]) -> str:
@@ -226,15 +210,11 @@ def data_of(maps: Sequence[Maps]) -> str:
             "tokens": each.tokens,
             "layers": each.weights_LHTT.shape[0],
             "heads": each.weights_LHTT.shape[1],
-            "bytes": _encoded(each.weights_LHTT),
+            "bytes": base64.b64encode(zlib.compress(bytes_LHTT.tobytes(), 9)).decode(),
         }
         for each in maps
+        for bytes_LHTT in [np.rint(np.sqrt(np.clip(each.weights_LHTT, 0.0, 1.0)) * 255).astype(np.uint8)]
     ]
     # A sentence may contain `</script>`. U+2028 and U+2029 ended a line in JavaScript strings before ES2019.
     text = json.dumps(entries, ensure_ascii=False, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
-
-
-def _encoded(weights_LHTT: np.ndarray) -> str:
-    bytes_LHTT = np.rint(np.sqrt(np.clip(weights_LHTT, 0.0, 1.0)) * 255).astype(np.uint8)
-    return base64.b64encode(zlib.compress(bytes_LHTT.tobytes(), 9)).decode()

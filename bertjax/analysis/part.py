@@ -3,40 +3,20 @@
 import dataclasses
 import html
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from bertjax.analysis import drawing
 from bertjax.analysis.ablation import lacks_objective, scored
+from bertjax.analysis.drawing import Figure
 from bertjax.analysis.material import Material
-from bertjax.analysis.page import Drawing, Maps, Table, TokenRow, inline
+from bertjax.analysis.page import Maps, Table, TokenRow, inline
 from bertjax.analysis.reduce import Progress, hide
 from bertjax.analysis.subject import Subject
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.taps import ATTENTION
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as MatplotlibFigure
-
-
-@dataclasses.dataclass(frozen=True)
-class Figure:
-    """A figure of the page, saved as `figures/<part>-<name>.svg` and `.pdf`.
-
-    Attributes:
-      name: lower-case letters, digits and hyphens, unique within its part.
-      caption: one paragraph: content, how to read it, the paper, the key number.
-      alternative: alternative text for people who do not see the figure.
-      draw: draws it, using `bertjax.analysis.drawing`.
-    """
-
-    name: str
-    caption: str
-    alternative: str
-    draw: "Callable[[], MatplotlibFigure]"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,9 +48,7 @@ class Result:
         """Return text, figures and captions as HTML for a notebook."""
         shown = [f"<p>{html.escape(paragraph)}</p>" for paragraph in self.text.split("\n\n") if paragraph]
         for figure in self.figures:
-            svg = drawing.svg_of(figure.draw())
-            element = inline(Drawing(figure.name, svg, figure.caption, figure.alternative))
-            shown.append(f"<figure>{element}<figcaption>{html.escape(figure.caption)}</figcaption></figure>")
+            shown.append(f"<figure>{inline(figure)}<figcaption>{html.escape(figure.caption)}</figcaption></figure>")
         return "".join(shown)
 
 

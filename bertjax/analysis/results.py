@@ -1,5 +1,6 @@
 """Writes the report folder atomically: `analysis.json`, `analysis.npz`, `figures/`, `report.html`."""
 
+import dataclasses
 import os
 import shutil
 import traceback
@@ -11,7 +12,7 @@ import numpy as np
 
 from bertjax.analysis import drawing
 from bertjax.analysis.material import Material
-from bertjax.analysis.page import Drawing, Section, page
+from bertjax.analysis.page import Section, page
 from bertjax.analysis.running import Outcome, raise_if_all_failed
 from bertjax.analysis.subject import Subject, described
 from bertjax.runtime import storage
@@ -60,8 +61,7 @@ def write(
     Raises:
       StorageError: the folder cannot be written; an older report is unchanged.
     """
-    drawn = [_drawn(outcome) for outcome in outcomes]
-    outcomes = [outcome for outcome, _ in drawn]
+    outcomes = [_drawn(outcome) for outcome in outcomes]
     raise_if_all_failed(outcomes)
     # A draft in the same parent folder is on the same file system, so it can be renamed into place.
     draft = out.with_name(f".{out.name}.{os.getpid()}.new")
@@ -69,7 +69,7 @@ def write(
         out.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(draft, ignore_errors=True)
         with storage.whole_folder(draft) as folder:
-            _fill(folder, drawn, subjects, materials, before)
+            _fill(folder, outcomes, subjects, materials, before)
         older = out.with_name(f".{out.name}.{os.getpid()}.old")
         if out.exists():
             os.rename(out, older)
@@ -78,54 +78,43 @@ def write(
     return outcomes
 
 
-def _drawn(outcome: Outcome) -> tuple[Outcome, list[tuple[Drawing, bytes]]]:
-    """Draw the figures of an outcome, for the page and as PDF. If one cannot be drawn, the part fails and has none."""
-    figures = []
-    for figure in outcome.result.figures if outcome.result else ():
-        unique = f"{outcome.part.name}-{figure.name}"
-        try:
-            drawing_ = figure.draw()
-            svg, pdf = drawing.svg_of(drawing_), drawing.pdf_of(drawing_)
-        # One bad figure must not discard the other parts of a long analysis.
-        except Exception as error:
-            return outcome.failed(error), []
-        figures.append((Drawing(unique, svg, figure.caption, figure.alternative), pdf))
-    return outcome, figures
+def _drawn(outcome: Outcome) -> Outcome:
+    """Draw the figures of an outcome, under names that are unique on the page. If one fails, the part fails."""
+    if outcome.result is None:
+        return outcome
+    name, files = outcome.part.name, dict(outcome.result.files)
+    figures = [dataclasses.replace(figure, name=f"{name}-{figure.name}") for figure in outcome.result.figures]
+    try:
+        for figure in figures:
+            # A file of its own has no page whose color it could take.
+            files[f"{FIGURES}/{figure.name}.svg"] = figure.svg.replace("currentColor", "#000000").encode()
+            files[f"{FIGURES}/{figure.name}.pdf"] = drawing.pdf_of(figure.drawn)
+    # One bad figure must not discard the other parts of a long analysis.
+    except Exception as error:
+        return outcome.failed(error)
+    return dataclasses.replace(outcome, result=dataclasses.replace(outcome.result, figures=figures, files=files))
 
 
-def _fill(folder, drawn, subjects, materials, before) -> None:
-    outcomes = [outcome for outcome, _ in drawn]
+def _fill(folder, outcomes, subjects, materials, before) -> None:
     numbers: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "models": [described(subject) for subject in subjects],
         "materials": [{"name": material.name, "most_examples": material.examples} for material in materials],
         "parts": {outcome.part.name: outcome.result.numbers for outcome in outcomes if outcome.result},
         "skipped": {outcome.part.name: outcome.missing for outcome in outcomes if outcome.missing},
-        "failed": {
-            outcome.part.name: {
-                "error": outcome.failure,
-                "traceback": "".join(traceback.format_exception(outcome.error)),
-            }
-            for outcome in outcomes
-            if outcome.error
-        },
+        "failed": {outcome.part.name: _failure(outcome) for outcome in outcomes if outcome.error},
     }
     arrays, sections = {}, list(before)
     (folder / FIGURES).mkdir()
-    for outcome, figures in drawn:
+    for outcome in outcomes:
         name, result = outcome.part.name, outcome.result
         if result is None:
             why = {"skipped": " ".join(_left_out(outcome)), "failed": outcome.failure}
             sections.append(Section(name, outcome.part.title, **why))
             continue
         arrays |= {f"{name}/{key}": array for key, array in result.arrays.items()}
-        for figure, pdf in figures:
-            # A file of its own has no page whose color it could take.
-            svg = figure.svg.replace("currentColor", "#000000")
-            (folder / FIGURES / f"{figure.name}.svg").write_text(svg, encoding="utf-8")
-            (folder / FIGURES / f"{figure.name}.pdf").write_bytes(pdf)
         paragraphs = (*filter(None, result.text.split("\n\n")), *_left_out(outcome))
-        blocks = (*(figure for figure, _ in figures), *result.tables)
+        blocks = (*result.figures, *result.tables)
         sections.append(Section(name, outcome.part.title, paragraphs, blocks, tuple(result.maps)))
         for file, content in result.files.items():
             (folder / file).write_bytes(content)

@@ -16,7 +16,7 @@ from bertjax.data.pipeline import Feed
 from bertjax.data.preparation.spec import corpora, find
 from bertjax.data.store import TokenStore
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.runtime.errors import UserError, printable
+from bertjax.runtime.errors import UserError
 from bertjax.training.feeds import Feeds
 from bertjax.training.resolve import labeled_files
 from bertjax.training.results.report import plan_line
@@ -38,7 +38,7 @@ def section_of(workdir: Workdir, record: RunRecord) -> Section:
         count = 2 if len(shown) == 1 else 1
         rows = [row for (task, _), feed in shown for row in rows_of(feed, feeds.store_of(task).tokenizer, count, task)]
     except (UserError, OSError) as error:
-        return Section(_NAME, _TITLE, skipped=printable(" ".join(str(error).splitlines())))
+        return Section(_NAME, _TITLE, skipped=" ".join(str(error).splitlines()))
     legend = (
         "Blue is segment A, yellow segment B. A framed token is predicted: above is what the model reads, below what "
         "was there before masking. Padding is left out."
@@ -75,9 +75,9 @@ def rows_of(feed: Feed, tokenizer: Tokenizer, count: int, task: str) -> list[Tok
         real = np.flatnonzero(batch["examples_BT"][row])
         tokens = tuple(
             Token(
-                text=printable(tokenizer.piece(int(batch["tokens_BT"][row, at]))),
+                text=tokenizer.piece(int(batch["tokens_BT"][row, at])),
                 segment=int(batch["segments_BT"][row, at]),
-                original=printable(tokenizer.piece(int(originals_BT[row, at]))) if predicted_BT[row, at] else "",
+                original=tokenizer.piece(int(originals_BT[row, at])) if predicted_BT[row, at] else "",
             )
             for at in real
         )

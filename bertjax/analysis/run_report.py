@@ -1,6 +1,7 @@
 """Page sections about a training run: curves, guesses, data rows, speed, settings, environment."""
 
 import argparse
+import functools
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from bertjax.analysis import class_sections, drawing, run_data, smaller_models
-from bertjax.analysis.page import Drawing, Section, Table
+from bertjax.analysis.drawing import Figure
+from bertjax.analysis.page import Section, Table
 from bertjax.analysis.run_data import changes_of
 from bertjax.analysis.subject import Subject
 from bertjax.comparison.numbers import last_evaluation
@@ -16,7 +18,7 @@ from bertjax.comparison.runs import Run, open_runs
 from bertjax.comparison.settings import leaves, text_of
 from bertjax.config import config_file
 from bertjax.config.config import Config
-from bertjax.runtime.errors import UserError, printable
+from bertjax.runtime.errors import UserError
 from bertjax.training.results import curves
 from bertjax.training.run.record import read_record
 from bertjax.training.run.run_status import RunStatus, read_status
@@ -129,11 +131,10 @@ def _curves(run: Run, config_name: str) -> Section:
     return Section("curves", "Curves", blocks=tuple(drawings))
 
 
-def _drawing(name: str, run: Run, panels: Sequence[str], config_name: str, caption: str) -> Drawing:
-    with drawing.style():
-        svg = drawing.svg_of(curves.figure_of(run.records, panels, config_name, width=3.6))
+def _drawing(name: str, run: Run, panels: Sequence[str], config_name: str, caption: str) -> Figure:
+    draw = functools.partial(curves.figure_of, run.records, panels, config_name, width=3.6)
     ends = "; ".join(filter(None, (_in_words(run, panel) for panel in panels)))
-    return Drawing(name, svg, caption, f"Curves against the step. {ends}.")
+    return Figure(name, caption, f"Curves against the step. {ends}.", drawing.style()(draw))
 
 
 def _in_words(run: Run, metric: str) -> str:
@@ -175,31 +176,32 @@ def _guess_table(sample: dict, at: dict[int, list]) -> Table:
     steps = [sorted(at)[index] for index in sorted({round(index) for index in spread})]
     rows, marked = [], set()
     for index, answer in enumerate(sample["answers"]):
-        row = [printable(answer)]
+        row = [answer]
         for column, step in enumerate(steps, 1):
             guesses = at[step][index] if index < len(at[step]) else []
-            row.append(" · ".join(map(printable, guesses[:_SHOWN_GUESSES])))
+            row.append(" · ".join(guesses[:_SHOWN_GUESSES]))
             if guesses and guesses[0] == answer:
                 marked.add((index, column))
         rows.append(tuple(row))
     headings = ("token", *(f"step {step:,}" for step in steps))
-    return Table(printable(sample["text"]), headings, tuple(rows), frozenset(marked))
+    return Table(sample["text"], headings, tuple(rows), frozenset(marked))
 
 
 def _speed(run: Run, status: RunStatus) -> Section:
     points = np.array(curves.points_of(run.records, "step", "tokens", "seconds"), float).reshape(-1, 3)
-    blocks: list[Drawing | Table] = []
+    blocks: list[Figure | Table] = []
     if len(points) > 1:
         steps, tokens, seconds = points.T
         # Clamped: two records within the same clock tick must not divide by zero.
         rates = np.diff(tokens) / np.maximum(np.diff(seconds), 1e-9)
-        svg = drawing.svg_of(drawing.curves({"tokens/s": (steps[1:], rates)}, "step", "tokens/s", markers=False))
+        lines = {"tokens/s": (steps[1:], rates)}
         caption = (
             "Tokens a second between logged steps. A dip is an evaluation, a checkpoint, a compilation or a wait for "
             f"data. The number that matters is the median: {np.median(rates):,.0f} tokens/s."
         )
         words = f"Throughput between {rates.min():,.0f} and {rates.max():,.0f} tokens a second."
-        blocks.append(Drawing("run-throughput", svg, caption, words))
+        draw = functools.partial(drawing.curves, lines, "step", "tokens/s", markers=False)
+        blocks.append(Figure("run-throughput", caption, words, draw))
     accounts = run.summary.get("accounts", {})
     if wall := accounts.get("wall"):
         blocks.append(_accounts_table(accounts, wall))
@@ -229,10 +231,10 @@ def _settings(config: Config, identity: Mapping[str, Any]) -> Section:
     for name, values in changes.items():
         # The one compared setting of `runtime`, `skip_rows`, has its own entry in the identity (`Config.identity`).
         is_compared = any(leaf.startswith(f"{name.removeprefix('runtime.')}.") for leaf in compared)
-        cells = (printable(text_of((value,))) for value in values)
+        cells = (text_of((value,)) for value in values)
         tables[_COMPARED if is_compared else _FREE].append((name, *cells))
     headings = ("setting", "value", "default")
-    blocks = [Table(caption, headings, tuple(rows)) for caption, rows in tables.items() if rows]
+    blocks = [Table(caption, headings, tuple(rows)) for caption, rows in tables.items()]
     paragraph = f"{len(changes)} settings differ from their defaults. The names are those of --config.NAME=value."
     return Section("settings", "Settings that differ from the defaults", (paragraph,), tuple(blocks))
 
@@ -247,7 +249,7 @@ def _environment(starts: Sequence[dict]) -> Section:
     rows = [
         ("starts", f"{len(starts):,}"),
         ("last start", str(last.get("time", ""))),
-        ("command", printable(str(last.get("command", "")))),
+        ("command", str(last.get("command", ""))),
         ("devices", f"{kinds}; processes: {last.get('processes', 1)}"),
         ("Python", str(last.get("python", ""))),
         *((name, str(version)) for name, version in last.get("versions", {}).items()),

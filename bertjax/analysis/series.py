@@ -82,7 +82,7 @@ def values_of(result: Result, subject: Subject) -> dict[Name, np.ndarray]:
     """
     layers, heads = subject.encoder.layers, subject.encoder.heads
     shapes = ((), (layers,), (layers + 1,), (layers, heads))
-    found = dict(_leaves(_of_model(result.numbers, subject.label) or {}))
+    found = dict(_leaves(result.numbers.get(subject.label)))
     for key, array in result.arrays.items():
         # Array names have the model's label at some level; the rest of the path names the number.
         before, own, after = f"/{key}".partition(f"/{subject.label}/")
@@ -95,15 +95,6 @@ def values_of(result: Result, subject: Subject) -> dict[Name, np.ndarray]:
         and np.shape(array) in (((),) if any(key.startswith(result.other_axes) for key in name[1:]) else shapes)
         and np.asarray(array).dtype.kind in "iuf"
     }
-
-
-def _of_model(numbers: Any, label: str) -> Any:
-    """Return the value under a model's label, at any depth."""
-    if not isinstance(numbers, Mapping):
-        return None
-    if label in numbers:
-        return numbers[label]
-    return next((value for inner in numbers.values() if (value := _of_model(inner, label)) is not None), None)
 
 
 def _leaves(numbers: Any, name: Name = ()) -> Iterator[tuple[Name, np.ndarray]]:

@@ -2,19 +2,19 @@
 
 import collections
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from bertjax.analysis import drawing
-from bertjax.analysis.page import Drawing, Section, Table
+from bertjax.analysis.drawing import Figure
+from bertjax.analysis.page import Section, Table
 from bertjax.data.filters.rules import kind_of
 from bertjax.data.inspect import characters, damage, vocabulary
 from bertjax.data.inspect.report import draw_histograms, histogram, name_of, warnings
 from bertjax.data.inspect.vocabulary import FREQUENT, MOST_TOKENS_A_WORD
 from bertjax.data.preparation.cleaning import read_dropped
 from bertjax.data.store import COUNTED_AT_ONCE, SPLITS, Split, TokenStore
-from bertjax.runtime.errors import printable
 
 _MOST_SCRIPTS = 8
 _MOST_CHARACTERS = 20
@@ -39,7 +39,9 @@ def _contents(store: TokenStore) -> Section:
         by_source = manifest["counts"][split]
         sources = [(f"{split}: {source}", counts) for source, counts in by_source.items()] if len(by_source) > 1 else []
         for label, counts in ((split, manifest["splits"][split]), *sources):
-            rows.append(_contents_row(label, counts))
+            numbers = (f"{counts[name]:,}" for name in ("documents", "sentences", "tokens"))
+            fertility, unk = counts["tokens"] / max(1, counts["words"]), counts["unk"] / max(1, counts["tokens"])
+            rows.append((label, *numbers, f"{fertility:.2f}", f"{unk:.3%}", f"{counts['bytes'] / 1e6:,.1f}"))
     spec = manifest["spec"]
     corpora = ", ".join(f"`{name}`" for name in manifest["duplicates"])
     paragraphs = [
@@ -53,19 +55,11 @@ def _contents(store: TokenStore) -> Section:
     )
     headings = ("split", "documents", "sentences", "tokens", "tokens per word", "[UNK]", "MB of text")
     longest = tuple(
-        (printable(name_of(source, document, manifest)), f"{tokens:,}")
-        for tokens, source, document in manifest["longest"]
+        (name_of(source, document, manifest), f"{tokens:,}") for tokens, source, document in manifest["longest"]
     )
     of_longest = "The longest documents. A book or a log file among pages is easily seen here."
     tables = Table(caption, headings, tuple(rows)), Table(of_longest, ("document", "tokens"), longest)
     return Section("contents", "Contents", tuple(paragraphs), tables)
-
-
-def _contents_row(label: str, counts: Mapping[str, int]) -> tuple[str, ...]:
-    tokens = max(1, counts["tokens"])
-    numbers = (f"{counts[name]:,}" for name in ("documents", "sentences", "tokens"))
-    fertility, unk = counts["tokens"] / max(1, counts["words"]), counts["unk"] / tokens
-    return (label, *numbers, f"{fertility:.2f}", f"{unk:.3%}", f"{counts['bytes'] / 1e6:,.1f}")
 
 
 def _text(store: TokenStore) -> Section:
@@ -73,19 +67,18 @@ def _text(store: TokenStore) -> Section:
     documents = damage.documents(store, _SHOWN, tokens=_BEGINNING)
     samples = tuple((str(number), _beginning(text)) for number, text in enumerate(documents, start=1))
     caption = "Beginnings of training documents, read back from their tokens. The model learns what is wrong here, too."
-    blocks = [Table(caption, ("document", "its beginning"), samples)]
-    if found := damage.damages(store):
-        rows = tuple(
-            (damaged.what, f"{damaged.share:.1%}", " ⏎ ".join(map(printable, damaged.examples)), damaged.remedy)
-            for damaged in found
-        )
-        caption = "Damaged text among the documents that were looked at, with a passage of a few of them."
-        blocks.append(Table(caption, ("documents that", "share", "passages", "remedy"), rows))
-    return Section("text", "Text", blocks=tuple(blocks))
+    found = damage.damages(store)
+    rows = tuple((each.what, f"{each.share:.1%}", " ⏎ ".join(each.examples), each.remedy) for each in found)
+    of_damage = "Damaged text among the documents that were looked at, with a passage of a few of them."
+    tables = (
+        Table(caption, ("document", "its beginning"), samples),
+        Table(of_damage, ("documents that", "share", "passages", "remedy"), rows),
+    )
+    return Section("text", "Text", blocks=tables)
 
 
 def _beginning(text: str) -> str:
-    return printable(" ".join(text.split())[:_BEGINNING])
+    return " ".join(text.split())[:_BEGINNING]
 
 
 def _lengths(store: TokenStore) -> Section:
@@ -93,7 +86,6 @@ def _lengths(store: TokenStore) -> Section:
     with drawing.style():
         figure, panels = drawing.panels(2, width=3.6)
         draw_histograms(panels, splits, drawing.COLORS)
-        svg = drawing.svg_of(figure)
     middle = {what: _median(splits["train"], what) for what in ("document", "sentence")}
     caption = (
         "Lengths in tokens, four bins an octave, both axes logarithmic. Documents shorter than a row are packed "
@@ -101,7 +93,7 @@ def _lengths(store: TokenStore) -> Section:
         f"tokens, and half of the sentences at most about {middle['sentence']:,.0f}."
     )
     alternative = f"Histograms; medians {middle['document']:,.0f} and {middle['sentence']:,.0f} tokens."
-    return Section("lengths", "Lengths", blocks=(Drawing("store-lengths", svg, caption, alternative),))
+    return Section("lengths", "Lengths", blocks=(Figure("store-lengths", caption, alternative, lambda: figure),))
 
 
 def _median(split: Split, what: str) -> float:
@@ -111,7 +103,9 @@ def _median(split: Split, what: str) -> float:
 
 
 def _scripts(store: TokenStore) -> Section:
-    kinds = [collections.Counter(map(kind_of, piece)) for piece in _texts_of_pieces(store)]
+    tokenizer, hidden = store.tokenizer, store.tokenizer.special_ids | store.tokenizer.byte_ids
+    pieces = ("" if i in hidden else tokenizer.decode([i]) for i in range(tokenizer.vocab_size))
+    kinds = [collections.Counter(map(kind_of, piece)) for piece in pieces]
     shares: dict[str, dict[str, float]] = {}
     # Letters are counted per piece and multiplied by the piece's frequency: no text is read again.
     for source in store.manifest["counts"]["train"]:
@@ -134,12 +128,6 @@ def _scripts(store: TokenStore) -> Section:
     return Section("scripts", "Scripts", blocks=(Table(caption, ("source", *names), rows),))
 
 
-def _texts_of_pieces(store: TokenStore) -> Iterator[str]:
-    tokenizer = store.tokenizer
-    hidden = tokenizer.special_ids | tokenizer.byte_ids
-    return ("" if i in hidden else tokenizer.decode([i]) for i in range(tokenizer.vocab_size))
-
-
 def _counts(split: Split, vocab_size: int) -> np.ndarray:
     """Return token counts in the documents of a split; int64 [V]."""
     first, last = (int(split.sentences[split.documents[end]]) for end in (0, -1))
@@ -159,7 +147,6 @@ def _pieces(store: TokenStore) -> Section:
         # Pieces that never occur are drawn at 0.5, since a logarithmic axis has no 0.
         axes.loglog(np.arange(1, 1 + len(ranked)), np.maximum(ranked, 0.5), color=drawing.COLORS[0])
         axes.set(xlabel="rank of the piece", ylabel="times in the training text")
-        svg = drawing.svg_of(figure)
     rare = int(np.count_nonzero(ranked < FREQUENT))
     caption = (
         "How often each piece of the vocabulary occurs, the most frequent one first; a line that falls evenly is "
@@ -167,27 +154,20 @@ def _pieces(store: TokenStore) -> Section:
         f"well (Gowda & May, 2020, arXiv 2004.02334). This size: {vocabulary.advice(store, counts_V)}."
     )
     alternative = f"{rare:,} pieces occur fewer than {FREQUENT} times."
-    blocks = [Drawing("store-pieces", svg, caption, alternative), _sizes(store, counts_V)]
+    blocks = [Figure("store-pieces", caption, alternative, lambda: figure), _sizes(store, counts_V)]
     found = characters.load(store.path)
-    if found.removed:
-        listed = tuple(
-            (f"U+{ord(character):04X}", f"{number:,}")
-            for character, number in itertools.islice(found.removed.items(), _MOST_CHARACTERS)
-        )
-        text = f"Characters that the tokenizer removes, {len(found.removed):,} of {found.distinct:,} in the sample."
-        blocks.append(Table(text, ("code point", "times in the sample"), listed))
-    if found.missing:
-        listed = tuple(
-            (printable(character), f"U+{ord(character):04X}", f"{number:,}")
-            for character, number in itertools.islice(found.missing.items(), _MOST_CHARACTERS)
-        )
-        share = sum(found.missing.values()) / found.total
-        text = (
-            f"Characters without a piece become {found.becomes}: {len(found.missing):,} of {found.distinct:,} in the "
-            f"sample that the tokenizer was trained on, {share:.3%} of its text. These are the most frequent ones; "
-            "data.tokenizer.keep forces characters into the vocabulary."
-        )
-        blocks.append(Table(text, ("character", "code point", "times in the sample"), listed))
+    share = sum(found.missing.values()) / max(1, found.total)
+    of_sample = f"of {found.distinct:,} in the sample"
+    removed = f"Characters that the tokenizer removes, {len(found.removed):,} {of_sample}."
+    missing = (
+        f"Characters without a piece become {found.becomes}: {len(found.missing):,} {of_sample} that the tokenizer was "
+        f"trained on, {share:.3%} of its text. These are the most frequent ones; data.tokenizer.keep forces characters "
+        "into the vocabulary."
+    )
+    for caption, times in ((removed, found.removed), (missing, found.missing)):
+        most = itertools.islice(times.items(), _MOST_CHARACTERS)
+        rows = tuple((character, f"U+{ord(character):04X}", f"{number:,}") for character, number in most)
+        blocks.append(Table(caption, ("character", "code point", "times in the sample"), rows))
     return Section("pieces", "Pieces", blocks=tuple(blocks))
 
 
@@ -227,12 +207,12 @@ def _left_out(store: TokenStore) -> Section:
     )
     blocks = [Table(caption, ("source", *columns), rows)]
     if cleaning:
-        blocks += [*_reasons(store), *_clusters(cleaning)]
+        blocks += [_reasons(store), _clusters(cleaning)]
     return Section("left-out", "What was left out", blocks=tuple(blocks))
 
 
-def _reasons(store: TokenStore) -> Iterator[Table]:
-    """Yield a table with the reasons for which filters dropped documents, and examples of each."""
+def _reasons(store: TokenStore) -> Table:
+    """Return a table with the reasons for which filters dropped documents, and examples of each."""
     numbers: collections.Counter[tuple[str, str]] = collections.Counter()
     examples: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
     for line in read_dropped(store.path):
@@ -243,25 +223,22 @@ def _reasons(store: TokenStore) -> Iterator[Table]:
         if len(examples[reason]) < _EXAMPLES:
             examples[reason].append(_beginning(line["text"]))
     rows = [
-        (rule, printable(reason), f"{number:,}", " ⏎ ".join(examples[rule, reason]))
+        (rule, reason, f"{number:,}", " ⏎ ".join(examples[rule, reason]))
         for (rule, reason), number in numbers.most_common()
     ]
-    if rows:
-        caption = (
-            "Why filters dropped documents, the most frequent reason first. Read the examples: a rule made for English "
-            "web pages drops good text of other kinds. The file cleaning.jsonl.gz in the store lists every document."
-        )
-        yield Table(caption, ("filter", "reason", "documents", "examples"), tuple(rows))
-
-
-def _clusters(cleaning: Mapping[str, Sequence]) -> Iterator[Table]:
-    rows = tuple(
-        (printable(document), f"{size:,}", _beginning(beginning))
-        for size, document, beginning in cleaning.get("largest", ())
+    caption = (
+        "Why filters dropped documents, the most frequent reason first. Read the examples: a rule made for English "
+        "web pages drops good text of other kinds. The file cleaning.jsonl.gz in the store lists every document."
     )
-    if rows:
-        caption = (
-            f"The largest of {cleaning['clusters']:,} clusters of near-duplicates, found by MinHash (Broder, 1997). "
-            "One document of each stays: a held-out one, or else the longest."
-        )
-        yield Table(caption, ("document that stays", "documents", "its beginning"), rows)
+    return Table(caption, ("filter", "reason", "documents", "examples"), tuple(rows))
+
+
+def _clusters(cleaning: Mapping[str, Sequence]) -> Table:
+    rows = tuple(
+        (document, f"{size:,}", _beginning(beginning)) for size, document, beginning in cleaning.get("largest", ())
+    )
+    caption = (
+        f"The largest of {cleaning.get('clusters', 0):,} clusters of near-duplicates, found by MinHash (Broder, 1997). "
+        "One document of each stays: a held-out one, or else the longest."
+    )
+    return Table(caption, ("document that stays", "documents", "its beginning"), rows)

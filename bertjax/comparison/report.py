@@ -9,7 +9,7 @@ from rich.text import Text
 from bertjax.comparison.effects import EXAMPLES, OTHER_TASK, SEEDS, Effect
 from bertjax.comparison.numbers import Numbers, Spread, last_evaluation
 from bertjax.comparison.runs import Entry
-from bertjax.comparison.settings import Differences, Rows, shorten, text_of
+from bertjax.comparison.settings import Differences, Rows, text_of
 from bertjax.runtime.errors import printable
 from bertjax.training.run.tables import Table
 
@@ -146,8 +146,7 @@ def _table(title: str, entries: Sequence[Entry]) -> Table:
 def _settings_table(title: str, entries: Sequence[Entry], rows: Rows, width: int | None) -> Table:
     table = _table(title, entries)
     for name, row in rows.items():
-        texts = [text_of(values) for values in row]
-        table.add_row(name, *(shorten(texts, width) if width else shorten(texts)))
+        table.add_row(name, *(text_of(values)[:width] for values in row))
     return table
 
 

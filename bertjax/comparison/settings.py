@@ -2,15 +2,10 @@
 
 import dataclasses
 import json
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertjax.comparison.runs import Entry, Run
-
-_WIDTH = 32
-# Characters shown before the first difference in long texts.
-_SHOWN_BEFORE = 8
 
 # Identity entries that follow from settings and data, and one that has the name of a setting but holds content.
 _NO_CONTENT, _START = ("plans", "skip_rows", "task_order"), "init_from"
@@ -66,33 +61,12 @@ def leaves(nested: Any, path: str = "") -> dict[str, Any]:
     }
 
 
-def shorten(texts: Sequence[str], width: int = _WIDTH) -> list[str]:
-    """Cut long texts around their first difference, unless two would then look the same.
-
-    A single text keeps its end, the most informative part of a path.
-    """
-    distinct = set(texts)
-    long = [text for text in distinct if len(text) > width]
-    # With one distinct text the common prefix is the text itself, so the window moves to its end.
-    start = max(len(os.path.commonprefix(long)) - _SHOWN_BEFORE, 0)
-    short = {text: _window(text, start, width) for text in distinct}
-    return [short[text] for text in texts] if len(set(short.values())) == len(distinct) else list(texts)
-
-
 def text_of(values: tuple[Any, ...]) -> str:
     """Return an entry's values as text; a dash for None."""
     return ", ".join(
         "-" if value is None else value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
         for value in values
     )
-
-
-def _window(text: str, start: int, width: int) -> str:
-    if len(text) <= width:
-        return text
-    start = min(start, len(text) - width)
-    before, after = "…" if start else "", "…" if start + width < len(text) else ""
-    return f"{before}{text[start : start + width]}{after}"
 
 
 def _content_of(run: Run) -> dict[str, Any]:

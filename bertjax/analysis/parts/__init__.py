@@ -2,13 +2,29 @@
 
 import importlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from bertjax.analysis import PARTS
-from bertjax.analysis.part import Part
 from bertjax.runtime.errors import UserError
 
+if TYPE_CHECKING:
+    from bertjax.analysis.part import Part
 
-def part_of(name: str) -> Part:
+# Import paths instead of classes: a part and its libraries are imported only if it runs.
+PARTS: dict[str, str] = {
+    "patterns": "bertjax.analysis.parts.patterns:Patterns",
+    "targets": "bertjax.analysis.parts.targets:Targets",
+    "identifiability": "bertjax.analysis.parts.identifiability:Identifiability",
+    "disabling": "bertjax.analysis.parts.disabling:Disabling",
+    "importance": "bertjax.analysis.parts.importance:ImportanceOfParts",
+    "curvature": "bertjax.analysis.parts.curvature:Curvature",
+    "fixed": "bertjax.analysis.parts.fixed:Fixed",
+    "layers": "bertjax.analysis.parts.layers:Layers",
+    "sentences": "bertjax.analysis.parts.sentences:Sentences",
+    "training": "bertjax.analysis.parts.training:Training",
+}
+
+
+def part_of(name: str) -> "Part":
     """Return a part by name, importing only its module.
 
     Raises:
@@ -20,7 +36,7 @@ def part_of(name: str) -> Part:
     return getattr(importlib.import_module(module), attribute)()
 
 
-def parts_of(names: Sequence[str]) -> list[Part]:
+def parts_of(names: Sequence[str]) -> "list[Part]":
     """Return parts in page order, each once; without names, all parts except those with `Part.named_only`.
 
     Raises:

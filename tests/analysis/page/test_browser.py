@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertjax.analysis.page import Drawing, Maps, Section, Table, Token, TokenRow, page
-from tests.analysis.page.test_page import svg
+from bertjax.analysis.drawing import Figure
+from bertjax.analysis.page import Maps, Section, Table, Token, TokenRow, page
+from tests.analysis.page.test_page import drawn
 from tests.waiting import LIMIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.slow
@@ -47,7 +48,7 @@ def example() -> str:
     maps.append(Maps("before", "대법원", KOREAN, korean))
     maps.append(Maps("before", "대법원", KOREAN, draw.dirichlet(np.full(5, 0.3), (LAYERS, 1, 5)), kind="rollout"))
     blocks = (
-        Drawing("loss", svg().replace("#000000", "currentColor"), "A loss against the step.", "A loss falls."),
+        Figure("loss", "A loss against the step.", "A loss falls.", drawn),
         Table("Settings.", ("setting", "", "value"), (("seed", "", "1"),), frozenset({(0, 2)})),
         TokenRow("A row.", (Token("[MASK]", 0, "왕"), Token("king", 1), Token("was", 1, "is"))),
     )

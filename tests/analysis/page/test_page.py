@@ -1,14 +1,14 @@
 """The page: one file without a request, of a known size, whose ids, texts and maps are right."""
 
-import io
 import json
 import re
 from html.parser import HTMLParser
 
 import numpy as np
-from matplotlib.figure import Figure
+from matplotlib import figure as matplotlib
 
-from bertjax.analysis.page import Drawing, Maps, Section, Table, Token, TokenRow, page
+from bertjax.analysis.drawing import Figure
+from bertjax.analysis.page import Maps, Section, Table, Token, TokenRow, page
 
 
 class Elements(HTMLParser):
@@ -39,16 +39,14 @@ class Elements(HTMLParser):
         return [attributes[name] for _, attributes in self.elements if name in attributes]
 
 
-def svg(title: str = "loss") -> str:
+def drawn() -> matplotlib.Figure:
     """A drawing of matplotlib with clipped curves and an image."""
-    figure = Figure(figsize=(4, 3))
+    figure = matplotlib.Figure(figsize=(4, 3))
     axes = figure.subplots(1, 2)
     axes[0].plot([0, 1, 2], [3, 2, 1], color="#1f77b4", marker="o")
     axes[1].imshow(np.eye(3))
-    axes[0].set_title(title)
-    content = io.StringIO()
-    figure.savefig(content, format="svg")
-    return content.getvalue()
+    axes[0].set_title("loss")
+    return figure
 
 
 def maps(tokens, layers: int = 2, heads: int = 3, model: str = "tiny", seed: int = 0, **options) -> Maps:
@@ -57,7 +55,7 @@ def maps(tokens, layers: int = 2, heads: int = 3, model: str = "tiny", seed: int
 
 
 def full_page(**options) -> str:
-    drawings = [Drawing(name, svg(), "What is drawn <&>.", "A loss falls.") for name in ("loss", "accuracy")]
+    drawings = [Figure(name, "What is drawn <&>.", "A loss falls.", drawn) for name in ("loss", "accuracy")]
     table = Table("Settings.", ("setting", "value"), (("seed", "1"), ("path", "<b>")), frozenset({(0, 1)}))
     row = TokenRow("row 0", (Token("[CLS]"), Token("[MASK]", 0, "왕"), Token("king", 1)))
     sections = (
