@@ -61,8 +61,8 @@ ALLOWED = {
     "inference": "runtime data models config.export objectives config.config inference.records",
     "comparison": "runtime config.typed config.config training.run training",
     "analysis": "analysis.page runtime config.registry config.typed data models config.export objectives "
-    "training.config config.config training.parallel training.run config.opening config.config_file training "
-    "inference inference.records interop comparison",
+    "training.config config.config config.settings training.parallel training.run config.opening config.config_file "
+    "training inference inference.records interop comparison",
     "cli": "analysis.page runtime data models config.private_paths config.export objectives training.config "
     "config.config config.settings training.optim training.pruning training.parallel training.run config.opening "
     "config.config_file training forecast inference inference.records serving interop comparison "

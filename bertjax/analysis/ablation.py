@@ -158,9 +158,8 @@ class Ablation:
         self._rows_RN, seq_len = packed_rows(encoded)
         # Rows are the units of the bootstrap, because losses are summed per row. If one record has examples in several
         # rows, its rows are drawn together: they are not independent.
-        of_rows = np.arange(len(self._rows_RN))
-        if _has_several(encoded):
-            of_rows = encoded.record_of[self._rows_RN[:, 0]]
+        rows_RN = self._rows_RN
+        of_rows = encoded.record_of[rows_RN[:, 0]] if _has_several(encoded) else np.arange(len(rows_RN))
         _, self._unit_of = np.unique(of_rows, return_inverse=True)
         self.units = int(self._unit_of.max()) + 1
         # Batches stay on the device: every mask computes all of them again.

@@ -27,6 +27,7 @@ MOST_CELLS = 4096
 _STYLE = {
     # Text stays text: it can be searched and selected, and files stay small. Type 42 does the same for PDF.
     "svg.fonttype": "none",
+    "svg.hashsalt": "bertjax",  # element ids do not change between runs
     "pdf.fonttype": 42,
     "font.family": "sans-serif",
     "font.size": 9,
@@ -225,21 +226,19 @@ def bars(values: Mapping[str, Mapping[str, float]], y: str) -> "MatplotlibFigure
 
 def svg_of(figure: "MatplotlibFigure") -> str:
     """Return a figure as SVG without XML header, its ink `currentColor`. Equal figures give equal text."""
-    import matplotlib
-
-    take_literally(figure)
-    # A fixed salt and no date: element ids and metadata do not change between runs.
-    with matplotlib.rc_context(_STYLE | {"svg.hashsalt": "bertjax"}):
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    text = buffer.getvalue()
+    text = _saved(figure, "svg", "Date", "Creator", "Format", "Type").decode()
     return text[text.index("<svg") :].replace(INK, "currentColor").strip()
 
 
 def pdf_of(figure: "MatplotlibFigure") -> bytes:
     """Return a figure as PDF, black on white."""
+    return _saved(figure, "pdf", "CreationDate", "Creator", facecolor="white")
+
+
+def _saved(figure: "MatplotlibFigure", format: str, *unset: str, **options) -> bytes:
+    """Return a figure as a file; without the metadata `unset`, which change between runs."""
     take_literally(figure)
     with style():
         buffer = io.BytesIO()
-        figure.savefig(buffer, format="pdf", facecolor="white", metadata={"CreationDate": None, "Creator": None})
+        figure.savefig(buffer, format=format, metadata=dict.fromkeys(unset), **options)
     return buffer.getvalue()

@@ -266,10 +266,8 @@ def texts_material(texts: Sequence[str]) -> Texts:
     """Return given sentences as a material.
 
     Raises:
-      UserError: there are no texts, or one is blank or not a string.
+      UserError: a text is blank or not a string.
     """
-    if not len(texts):
-        raise UserError("there is no text to analyze; give at least one sentence")
     records_of(texts)
     return Texts("texts", examples=len(texts), texts=tuple(texts))
 

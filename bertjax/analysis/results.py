@@ -91,7 +91,7 @@ def _drawn(outcome: Outcome) -> Outcome:
             files[f"{FIGURES}/{figure.name}.pdf"] = drawing.pdf_of(figure.drawn)
     # One bad figure must not discard the other parts of a long analysis.
     except Exception as error:
-        return outcome.failed(error)
+        return dataclasses.replace(outcome, result=None, error=error)
     return dataclasses.replace(outcome, result=dataclasses.replace(outcome.result, figures=figures, files=files))
 
 

@@ -11,13 +11,13 @@ import numpy as np
 from bertjax.analysis import class_sections, drawing, run_data, smaller_models
 from bertjax.analysis.drawing import Figure
 from bertjax.analysis.page import Section, Table
-from bertjax.analysis.run_data import changes_of
 from bertjax.analysis.subject import Subject
 from bertjax.comparison.numbers import last_evaluation
 from bertjax.comparison.runs import Run, open_runs
 from bertjax.comparison.settings import leaves, text_of
 from bertjax.config import config_file
-from bertjax.config.config import Config
+from bertjax.config.config import Config, plain
+from bertjax.config.settings import settings_of
 from bertjax.runtime.errors import UserError
 from bertjax.training.results import curves
 from bertjax.training.run.record import read_record
@@ -226,12 +226,13 @@ def _accounts_table(accounts: dict[str, float], wall: float) -> Table:
 
 
 def _settings(config: Config, identity: Mapping[str, Any]) -> Section:
-    changes, compared = changes_of(config), [f"{name}." for name in leaves(identity)]
+    changes = [setting for setting in settings_of(config) if setting.value != setting.default]
+    compared = [f"{name}." for name in leaves(identity)]
     tables: dict[str, list] = {_COMPARED: [], _FREE: []}
-    for name, values in changes.items():
+    for name, *values, _ in changes:
         # The one compared setting of `runtime`, `skip_rows`, has its own entry in the identity (`Config.identity`).
         is_compared = any(leaf.startswith(f"{name.removeprefix('runtime.')}.") for leaf in compared)
-        cells = (text_of((value,)) for value in values)
+        cells = (text_of((plain(value),)) for value in values)
         tables[_COMPARED if is_compared else _FREE].append((name, *cells))
     headings = ("setting", "value", "default")
     blocks = [Table(caption, headings, tuple(rows)) for caption, rows in tables.items()]

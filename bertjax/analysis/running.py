@@ -32,10 +32,6 @@ class Outcome:
     missing: dict[str, str]
     error: Exception | None = None
 
-    def failed(self, error: Exception) -> "Outcome":
-        """Return the same outcome with an error instead of a result."""
-        return dataclasses.replace(self, result=None, error=error)
-
     @property
     def failure(self) -> str:
         """The error in one line; its class comes first unless the message is meant for users."""
@@ -88,7 +84,7 @@ def run_parts(
             try:
                 outcome = dataclasses.replace(outcome, result=run_in_float32(part, served, materials, progress))
             except Exception as error:  # a bug, or too little memory for this part
-                outcome = outcome.failed(error)
+                outcome = dataclasses.replace(outcome, error=error)
         outcomes.append(outcome)
     raise_if_all_failed(outcomes)
     return outcomes

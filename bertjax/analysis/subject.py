@@ -156,8 +156,6 @@ def expand(name: str) -> list[str]:
         return [each for seed in seeds for each in expand(f"{seed}@{step}" if step else str(seed))]
     if step != ALL_CHECKPOINTS:
         return [os.fspath(name)]
-    if not workdir.root.is_dir():
-        raise UserError(f"{path!r} does not exist; name the workdir of a run")
     if not (steps := workdir.saved_steps()):
         raise UserError(f"{name}: {path} has no checkpoints; name a run that has saved some, or an export")
     return [f"{path}@{step}" for step in steps]

@@ -81,7 +81,8 @@ def _effect(name: str, entries: tuple[Entry, Entry], numbers: tuple[Numbers, Num
         return Effect(None, seeds=seeds, task_changes=changes)
     if not is_at_one_step(*entries):
         return Effect(second.mean - first.mean, seeds=seeds, at_one_step=False)
-    return effect_of(first, second, _shared_seeds(*entries))
+    seeds_of_first, seeds_of_second = ([run.settings["seed"] for run in entry.runs] for entry in entries)
+    return effect_of(first, second, len(seeds_of_first) if seeds_of_first == seeds_of_second else 0)
 
 
 def task_changes(metric: str, *entries: Entry) -> tuple[str, ...]:
@@ -107,12 +108,6 @@ def _probe_changes(first: Spread, second: Spread) -> tuple[str, ...]:
     """Return whether a probe was scored on other examples: `bertjax probe` reads the files that a user names."""
     ids = [of_run.ids.tolist() for of_run in (*first.scores, *second.scores)]
     return () if all(each == ids[0] for each in ids) else (_OTHER_EXAMPLES,)
-
-
-def _shared_seeds(*entries: Entry) -> int:
-    """Return the number of seeds if the entries have the same ones in the same order, else 0."""
-    first, *others = ([run.settings["seed"] for run in entry.runs] for entry in entries)
-    return len(first) if all(seeds == first for seeds in others) else 0
 
 
 def effect_of(first: Spread, second: Spread, shared_seeds: int) -> Effect:

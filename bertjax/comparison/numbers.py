@@ -83,8 +83,9 @@ def numbers_of(entry: Entry) -> Numbers:
     evaluations = [last_evaluation(run) for run in entry.runs]
     probes, heldout = _of_probes(entry), {}
     for name, spread in _over([metrics for _, metrics in evaluations]).items():
-        scores = _scores(entry, name) if len(spread.values) == len(entry.runs) else ()
-        heldout[name] = Spread(spread.values, scores, is_at_one_step(entry))
+        scores = tuple(run.scores[name] for run in entry.runs if name in run.scores)
+        is_complete = len(scores) == len(spread.values) == len(entry.runs)
+        heldout[name] = Spread(spread.values, scores if is_complete else (), is_at_one_step(entry))
     # A probe's majority class depends on the labels only, so it is a baseline.
     of_probes = {name: spread for name, spread in probes.items() if name.endswith("/majority")}
     return Numbers(
@@ -114,11 +115,6 @@ def _of_probes(entry: Entry) -> dict[str, Spread]:
         values = tuple(float(np.divide(*of_run.sums.sum(axis=0))) for of_run in scores)
         spreads[name] = Spread(values, scores, is_at_one_step(entry))
     return spreads
-
-
-def _scores(entry: Entry, metric: str) -> tuple[Scores, ...]:
-    scores = tuple(run.scores[metric] for run in entry.runs if metric in run.scores)
-    return scores if len(scores) == len(entry.runs) else ()
 
 
 def is_at_one_step(*entries: Entry) -> bool:

@@ -15,6 +15,7 @@ from bertjax.training.run.tables import Table
 
 _FINGERPRINT_WIDTH = 8
 _METRIC = "{:.4f}"
+_OF_SPREAD = ("values", "mean", "deviation", "interval")
 _SPENT = {
     "parameters": ("parameters", "{:,.0f}"),
     "evaluated_at": ("last evaluation at step", "{:,.0f}"),
@@ -61,7 +62,7 @@ def as_dict(
         },
         "numbers": {
             name: {
-                part: {number: _spread_dict(spread) for number, spread in spreads.items()}
+                part: {number: {key: getattr(spread, key) for key in _OF_SPREAD} for number, spread in spreads.items()}
                 for part, spreads in vars(of_entry).items()
             }
             for name, of_entry in zip(names, numbers)
@@ -78,10 +79,9 @@ def print_comparison(
     differences: Differences,
     numbers: Sequence[Numbers],
     effects: Sequence[dict[str, Effect]],
-    console: Console | None = None,
 ) -> None:
     """Print the differing settings, the numbers and their differences, one column per entry."""
-    console = console or Console()
+    console = Console()
     for title, rows, width in (
         ("settings that differ: what is trained", differences.identity, None),
         ("settings that differ: where the data is, and how the run is executed", differences.execution, None),
@@ -128,11 +128,6 @@ def progress_of(entry: Entry) -> str:
     last = f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}"
     seeds = f", {sum(run.finished for run in entry.runs)} of {len(entry.runs)} seeds" if len(entry.runs) > 1 else ""
     return f"last evaluation at step {last} of {planned:,}{seeds}"
-
-
-def _spread_dict(spread: Spread) -> dict[str, Any]:
-    parts = {"values": list(spread.values), "mean": spread.mean, "deviation": spread.deviation}
-    return parts | {"interval": list(spread.interval or ()) or None}
 
 
 def _table(title: str, entries: Sequence[Entry]) -> Table:

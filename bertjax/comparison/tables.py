@@ -82,7 +82,8 @@ def as_latex(entries: Sequence[Entry], numbers: Sequence[Numbers], effects: Sequ
     rows = [["", "parameters", *map(_escaped, metrics)]]
     for entry, of_entry, of_effects in zip(entries, numbers, [{}, *effects], strict=True):
         cells = (_cell(of_entry.measured.get(metric), of_effects.get(metric)) for metric in metrics)
-        rows.append([_escaped(entry.name), _parameters(of_entry), *cells])
+        parameters = f"{of_entry.spent['parameters'].mean:,.0f}" if "parameters" in of_entry.spent else "--"
+        rows.append([_escaped(entry.name), parameters, *cells])
     if len(metrics) > len(entries):
         rows = list(zip(*rows))
     head, *lines = (" & ".join(row) + r" \\" for row in rows)
@@ -104,10 +105,6 @@ def _notes(entries: Sequence[Entry], numbers: Sequence[Numbers], effects: Sequen
     for line in unfinished(entries):
         yield f"{line}."
     yield from other_tasks(entries, effects)
-
-
-def _parameters(numbers: Numbers) -> str:
-    return f"{numbers.spent['parameters'].mean:,.0f}" if "parameters" in numbers.spent else "--"
 
 
 def _cell(spread: Spread | None, effect: Effect | None) -> str:

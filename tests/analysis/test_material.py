@@ -72,8 +72,6 @@ def test_what_is_refused(pretrained, models, tmp_path):
         UserError, match="the text '안녕' has no token that the vocabulary of pretrained knows; give an"
     ):
         texts_material(["안녕"]).encoded(pretrained)
-    with pytest.raises(UserError, match="no text to analyze"):
-        texts_material([])
     with pytest.raises(UserError, match="is not a file"):
         labeled_material(str(tmp_path / "none.tsv"), 10)
     with pytest.raises(UserError, match="choose one of CoLA"):

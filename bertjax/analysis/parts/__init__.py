@@ -42,7 +42,5 @@ def parts_of(names: Sequence[str]) -> "list[Part]":
     Raises:
       UserError: there is no such part.
     """
-    for name in names:
-        part_of(name)
-    parts = [part_of(name) for name in PARTS if name in names or not names]
-    return [part for part in parts if part.name in names or not part.named_only]
+    parts = {name: part_of(name) for name in names or PARTS}
+    return [parts[name] for name in PARTS if name in parts and (names or not parts[name].named_only)]

@@ -8,7 +8,6 @@ The measures read a sample of bounded size, which is drawn before anything is co
 """
 
 import dataclasses
-from typing import NamedTuple
 
 import numpy as np
 
@@ -35,34 +34,6 @@ class Sample:
     is_random: np.ndarray
 
 
-class Contextuality(NamedTuple):
-    """One layer's unadjusted measures, and the baselines that adjust them.
-
-    Attributes:
-      self_similarity: mean cosine between two occurrences of a word, averaged over word types.
-      intra_sentence_similarity: mean cosine between a word and its sentence mean, averaged over sentences.
-      explained_variance: variance share along the first principal component of a word's vectors, averaged over word
-        types. It bounds what one static vector could explain.
-      anisotropy: mean cosine between words from different sentences; adjusts both similarities.
-      random_variance: `explained_variance` for words from different sentences; adjusts that measure.
-    """
-
-    self_similarity: float
-    intra_sentence_similarity: float
-    explained_variance: float
-    anisotropy: float
-    random_variance: float
-
-    @property
-    def adjusted(self) -> dict[str, float]:
-        """The three measures minus their baselines."""
-        return {
-            "self_similarity": self.self_similarity - self.anisotropy,
-            "intra_sentence_similarity": self.intra_sentence_similarity - self.anisotropy,
-            "explained_variance": self.explained_variance - self.random_variance,
-        }
-
-
 def sample(ragged: Ragged, vocabulary: Vocabulary, seed: int) -> Sample:
     """Draw the words that `measure` reads.
 
@@ -74,7 +45,8 @@ def sample(ragged: Ragged, vocabulary: Vocabulary, seed: int) -> Sample:
     types, sentences, is_random = (np.full(len(ragged.tokens), fill, np.int64) for fill in (-1, -1, 0))
 
     # Words of several pieces are left out: their first piece is shared with other words.
-    whole = starts[~_is_continued(ragged, vocabulary)[starts]]
+    is_continued = np.append(vocabulary.continues_word[ragged.tokens[1:]] & ~ragged.special[1:], False)
+    whole = starts[~is_continued[starts]]
     whole = random.permutation(whole)
     _, first = np.unique(np.stack([ragged.tokens[whole], ragged.token_examples[whole]]), axis=1, return_index=True)
     whole = whole[np.sort(first)]  # one occurrence of a type in an example
@@ -100,28 +72,33 @@ def word_starts(ragged: Ragged, vocabulary: Vocabulary) -> np.ndarray:
     return ~ragged.special & ~vocabulary.continues_word[ragged.tokens]
 
 
-def _is_continued(ragged: Ragged, vocabulary: Vocabulary) -> np.ndarray:
-    """Return whether the next token continues the word; bool [n]."""
-    return np.append(vocabulary.continues_word[ragged.tokens[1:]] & ~ragged.special[1:], False)
+def measure(states: np.ndarray, words: Sample) -> dict[str, float]:
+    """Return the measures for one layer by name; a measure is NaN if the sample has no words for it.
 
-
-def measure(states: np.ndarray, words: Sample) -> Contextuality:
-    """Return the measures for one layer; a measure is NaN if the sample has no words for it.
+    `self_similarity`: mean cosine between two occurrences of a word, averaged over word types.
+    `intra_sentence_similarity`: mean cosine between a word and its sentence mean, averaged over sentences.
+    `explained_variance`: variance share along the first principal component of a word's vectors, averaged over word
+    types; it bounds what one static vector could explain. `anisotropy`: mean cosine between words from different
+    sentences, which adjusts both similarities. `random_variance`: `explained_variance` for these words, which adjusts
+    that measure. `adjusted_...`: the first three minus their baselines.
 
     Args:
       states: float [n, D], the states of `words.tokens`.
+      words: the sample.
     """
     states = states.astype(np.float64)
     by_type = [states[words.types == number] for number in range(words.types.max(initial=-1) + 1)]
     by_sentence = [states[words.sentences == number] for number in range(words.sentences.max(initial=-1) + 1)]
     drawn = states[words.is_random]
-    return Contextuality(
-        self_similarity=_mean([mean_cosine(part) for part in by_type]),
-        intra_sentence_similarity=_mean([_cosine_to_mean(part) for part in by_sentence]),
-        explained_variance=_mean([explained_variance(part) for part in by_type]),
-        anisotropy=mean_cosine(drawn),
-        random_variance=explained_variance(drawn),
-    )
+    anisotropy, random_variance = mean_cosine(drawn), explained_variance(drawn)
+    measures = {
+        "self_similarity": (_mean([mean_cosine(part) for part in by_type]), anisotropy),
+        "intra_sentence_similarity": (_mean([_cosine_to_mean(part) for part in by_sentence]), anisotropy),
+        "explained_variance": (_mean([explained_variance(part) for part in by_type]), random_variance),
+    }
+    values = {name: value for name, (value, _) in measures.items()}
+    values |= {"anisotropy": anisotropy, "random_variance": random_variance}
+    return values | {f"adjusted_{name}": value - baseline for name, (value, baseline) in measures.items()}
 
 
 def mean_cosine(vectors: np.ndarray) -> float:

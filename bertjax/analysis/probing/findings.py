@@ -72,9 +72,7 @@ def on_texts(subject: Subject, material: Material, progress: Progress) -> Texts:
         grams = grams_of(states[unit_of[compared]])
         sampled = unit_of[words.tokens]
         layers = [contextuality.measure(states[sampled, layer], words) for layer in range(states.shape[1])]
-    measured = {name: [getattr(layer, name) for layer in layers] for name in contextuality.Contextuality._fields}
-    measured |= {f"adjusted_{name}": [layer.adjusted[name] for layer in layers] for name in layers[0].adjusted}
-    numbers: Numbers = {"contextuality": measured}
+    numbers: Numbers = {"contextuality": {name: [layer[name] for layer in layers] for name in layers[0]}}
     objective = material.objective(subject)
     if not without_lens(subject, objective):
         function = _lens_function(objective, subject.encoder)
@@ -163,15 +161,8 @@ def _trees(task: LabeledTask, states: tuple, rank: int, on_words: Callable[[int]
     train, heldout = (sentences_of(records) for records in (task.train, task.heldout))
     projections = structural_probe.fit(states[0], train, rank, SEED, on_words)
     parsed, chain = structural_probe.score(states[1], heldout, projections), structural_probe.score_chain(heldout)
-    return {
-        "rank": rank,
-        "train": len(train),
-        "heldout": len(heldout),
-        "uuas": parsed.uuas,
-        "spearman": parsed.spearman,
-        "chain_uuas": chain.uuas[0],
-        "chain_spearman": chain.spearman[0],
-    }
+    numbers: Numbers = {"rank": rank, "train": len(train), "heldout": len(heldout)} | parsed
+    return numbers | {f"chain_{name}": values[0] for name, values in chain.items()}
 
 
 def on_senses(subject: Subject, name: str, records: list[Record], progress: Progress) -> Numbers:

@@ -147,7 +147,7 @@ def _fitted(
     _, layers, width = train.states.shape
     outputs = train.numbers.shape[1] * len(PENALTIES) * classes
     zeros = jnp.zeros((layers, width, outputs)), jnp.zeros((layers, outputs))
-    probes, state = _Probes(*zeros, *features), _OPTIMIZER.init(zeros)
+    probes, state = _Probes(*zeros, *features), OPTIMIZER.init(zeros)
     steps, batches = _steps(size), _order(size, random)
     for step in range(steps):
         # Cosine decay to 0.
@@ -193,7 +193,7 @@ def _log_probabilities(probes: _Probes, states_BLD: jax.Array, classes: int) -> 
     return jax.nn.log_softmax(logits.reshape(*logits.shape[:2], -1, len(PENALTIES), classes))
 
 
-_OPTIMIZER = optax.scale_by_adam()
+OPTIMIZER = optax.scale_by_adam()
 
 
 @functools.partial(jax.jit, static_argnames="classes", donate_argnums=(0, 1))
@@ -208,7 +208,7 @@ def _update(probes: _Probes, state, states_BLD, numbers_BK, weights_B, rate, cla
         return fit + jnp.einsum("ldkrc,r->", squares, jnp.asarray(PENALTIES))
 
     trained = probes.kernel, probes.bias
-    updates, state = _OPTIMIZER.update(jax.grad(loss)(trained), state)
+    updates, state = OPTIMIZER.update(jax.grad(loss)(trained), state)
     trained = jax.tree.map(lambda value, update: value - rate * update, trained, updates)
     return _Probes(*trained, probes.mean, probes.scale), state
 

@@ -17,17 +17,20 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from scipy.sparse import csgraph
 from scipy.stats import rankdata
 
-from bertjax.analysis.probing.linear_probe import moments
+from bertjax.analysis.probing.linear_probe import OPTIMIZER, moments
 
 # Word positions per batch. A sentence takes as many as its length bucket has.
 _PLACES = 640
 _SHORTEST = 8
 _EPOCHS, _FEWEST_STEPS, _LEARNING_RATE = 10, 600, 1e-2
 _LENGTHS = range(5, 51)
+
+
+# By layer, [L] each: `uuas`, the fraction of correct edges, and `spearman`, the mean rank correlation of distances.
+Scores = dict[str, np.ndarray]
 
 
 class Sentence(NamedTuple):
@@ -47,18 +50,6 @@ class Sentence(NamedTuple):
     def words(self) -> slice:
         """Positions of its words among the states."""
         return slice(self.start, self.start + len(self.distances))
-
-
-class Parsed(NamedTuple):
-    """Scores per layer.
-
-    Attributes:
-      uuas: [L], fraction of correct edges.
-      spearman: [L], mean rank correlation between distances.
-    """
-
-    uuas: np.ndarray
-    spearman: np.ndarray
 
 
 def tree_distances(heads: Sequence[int]) -> np.ndarray:
@@ -96,7 +87,7 @@ def fit(
     scale = np.maximum(np.sqrt(moments(states)[1].mean(axis=-1)), 1e-6).astype(np.float32)
     # Uniform in [-0.05, 0.05], as in the authors' code, for states with a feature variance of about 1.
     projections = jnp.asarray(random.uniform(-0.05, 0.05, (layers, width, min(rank, width))), jnp.float32)
-    optimizer_state = _OPTIMIZER.init(projections)
+    optimizer_state = OPTIMIZER.init(projections)
     plan = [batch for _ in range(_epochs(sentences)) for batch in _batches(sentences, random)]
     for step, batch in enumerate(plan):
         rate = _LEARNING_RATE * 0.5 * (1 + math.cos(math.pi * step / len(plan)))
@@ -118,7 +109,7 @@ def _epochs(sentences: Sequence[Sentence]) -> int:
     return max(_EPOCHS, math.ceil(_FEWEST_STEPS / max(batches, 1)))
 
 
-def score(states: np.ndarray, sentences: Sequence[Sentence], projections: np.ndarray) -> Parsed:
+def score(states: np.ndarray, sentences: Sequence[Sentence], projections: np.ndarray) -> Scores:
     """Score the probes of all layers on sentences with trees.
 
     Args:
@@ -128,14 +119,14 @@ def score(states: np.ndarray, sentences: Sequence[Sentence], projections: np.nda
     return _parsed(sentences, len(projections), lambda sentence: _distances(states[sentence.words], projections))
 
 
-def score_chain(sentences: Sequence[Sentence]) -> Parsed:
+def score_chain(sentences: Sequence[Sentence]) -> Scores:
     """Score a chain in which each word is attached to the one before: the model-free baseline; L is 1."""
     places = np.arange(max(len(sentence.distances) for sentence in sentences))
     chain = np.abs(places[:, None] - places).astype(np.float64)
     return _parsed(sentences, 1, lambda sentence: chain[None, : len(sentence.distances), : len(sentence.distances)])
 
 
-def _parsed(sentences: Sequence[Sentence], layers: int, distances_of: Callable[[Sentence], np.ndarray]) -> Parsed:
+def _parsed(sentences: Sequence[Sentence], layers: int, distances_of: Callable[[Sentence], np.ndarray]) -> Scores:
     correct, total, by_length = np.zeros(layers), 0, defaultdict(list)
     for sentence in sentences:
         length = len(sentence.distances)
@@ -149,7 +140,7 @@ def _parsed(sentences: Sequence[Sentence], layers: int, distances_of: Callable[[
             by_length[length].append(rank_correlations(predicted, sentence.distances).mean(axis=-1))
     means = [np.mean(values, axis=0) for values in by_length.values()]
     spearman = np.mean(means, axis=0) if means else np.full(layers, np.nan)
-    return Parsed(correct / total if total else np.full(layers, np.nan), spearman)
+    return {"uuas": correct / total if total else np.full(layers, np.nan), "spearman": spearman}
 
 
 def spanning_tree(distances: np.ndarray, is_word: np.ndarray) -> set[tuple[int, int]]:
@@ -220,9 +211,6 @@ def _arrays(states: np.ndarray, batch: list[Sentence], scale: np.ndarray) -> tup
     return padded, distances, lengths
 
 
-_OPTIMIZER = optax.scale_by_adam()
-
-
 @functools.partial(jax.jit, donate_argnums=(0, 1))
 def _update(projections, state, states_SWLD, distances_SWW, lengths_S, rate):
     is_word_SW = jnp.arange(distances_SWW.shape[1]) < lengths_S[:, None]
@@ -238,5 +226,5 @@ def _update(projections, state, states_SWLD, distances_SWW, lengths_S, rate):
         errors = jnp.where(is_pair, jnp.abs(predicted - distances_SWW), 0)
         return jnp.einsum("lsvw,s->", errors, weights_S)
 
-    updates, state = _OPTIMIZER.update(jax.grad(loss)(projections), state)
+    updates, state = OPTIMIZER.update(jax.grad(loss)(projections), state)
     return projections - rate * updates, state

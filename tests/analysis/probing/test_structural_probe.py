@@ -69,8 +69,8 @@ def test_trees_are_recovered_from_the_layer_that_encodes_them(treebank):
     assert sum(read) == work(sentences[:250])
     assert probes.shape == (2, WIDTH, 24)
     parsed = score(states, sentences[250:], probes)
-    assert parsed.uuas[1] > 0.95 and parsed.spearman[1] > 0.95
-    assert parsed.uuas[0] < 0.5 and parsed.spearman[0] < 0.4
+    assert parsed["uuas"][1] > 0.95 and parsed["spearman"][1] > 0.95
+    assert parsed["uuas"][0] < 0.5 and parsed["spearman"][0] < 0.4
 
 
 def test_scores_are_their_definitions(treebank):
@@ -89,8 +89,8 @@ def test_scores_are_their_definitions(treebank):
         if length >= 5:
             rows = [spearmanr(a, b).statistic for a, b in zip(predicted, sentence.distances, strict=True)]
             by_length.setdefault(length, []).extend(rows)
-    assert parsed.uuas[1] == pytest.approx(correct / total)
-    assert parsed.spearman[1] == pytest.approx(np.mean([np.mean(rows) for rows in by_length.values()]), abs=1e-5)
+    assert parsed["uuas"][1] == pytest.approx(correct / total)
+    assert parsed["spearman"][1] == pytest.approx(np.mean([np.mean(rows) for rows in by_length.values()]), abs=1e-5)
 
 
 def kruskal(distances: np.ndarray) -> set[tuple[int, int]]:

@@ -157,10 +157,10 @@ def test_measures_are_their_definitions():
     of_type = [states[types == number] for number in range(3)]
     of_sentence = [states[sentences == number] for number in range(4)]
     drawn = states[1::2]
-    assert measured.self_similarity == pytest.approx(np.mean([pairs(part) for part in of_type]))
-    assert measured.explained_variance == pytest.approx(np.mean([principal(part) for part in of_type]))
-    assert measured.anisotropy == pytest.approx(pairs(drawn))
-    assert measured.random_variance == pytest.approx(principal(drawn))
+    assert measured["self_similarity"] == pytest.approx(np.mean([pairs(part) for part in of_type]))
+    assert measured["explained_variance"] == pytest.approx(np.mean([principal(part) for part in of_type]))
+    assert measured["anisotropy"] == pytest.approx(pairs(drawn))
+    assert measured["random_variance"] == pytest.approx(principal(drawn))
     intra = [np.mean([cosine(word, part.mean(axis=0)) for word in part]) for part in of_sentence]
-    assert measured.intra_sentence_similarity == pytest.approx(np.mean(intra))
-    assert measured.adjusted["self_similarity"] == pytest.approx(measured.self_similarity - measured.anisotropy)
+    assert measured["intra_sentence_similarity"] == pytest.approx(np.mean(intra))
+    assert measured["adjusted_self_similarity"] == pytest.approx(measured["self_similarity"] - measured["anisotropy"])
