@@ -9,7 +9,7 @@ from rich.text import Text
 from bertjax.comparison.effects import EXAMPLES, OTHER_TASK, SEEDS, Effect
 from bertjax.comparison.numbers import Numbers, Spread, last_evaluation
 from bertjax.comparison.runs import Entry
-from bertjax.comparison.settings import Differences, Rows, text_of
+from bertjax.comparison.settings import Differences, text_of
 from bertjax.runtime.errors import printable
 from bertjax.training.run.tables import Table
 
@@ -88,7 +88,10 @@ def print_comparison(
         ("data that differs (fingerprints)", differences.content, _FINGERPRINT_WIDTH),
     ):
         if rows:
-            console.print(_settings_table(title, entries, rows, width))
+            table = _table(title, entries)
+            for name, row in rows.items():
+                table.add_row(name, *(text_of(values)[:width] for values in row))
+            console.print(table)
     if len(entries) > 1 and not any(vars(differences).values()):
         console.print("no setting differs")
     console.print(_numbers_table(entries, numbers, effects))
@@ -135,13 +138,6 @@ def _table(title: str, entries: Sequence[Entry]) -> Table:
     table.add_column("", no_wrap=True)
     for entry in entries:
         table.add_column(entry.name, justify="right", overflow="fold")
-    return table
-
-
-def _settings_table(title: str, entries: Sequence[Entry], rows: Rows, width: int | None) -> Table:
-    table = _table(title, entries)
-    for name, row in rows.items():
-        table.add_row(name, *(text_of(values)[:width] for values in row))
     return table
 
 
