@@ -78,17 +78,13 @@ class Classification(ExampleObjective):
         return dataclasses.replace(self, class_weights=weights)
 
     @property
-    def traits(self) -> Traits:
+    def traits(self):
         has_threshold = self.precision is not None or self.threshold is not None
         return Traits(labels=("label",), tuned_settings=("temperature", *["threshold"] * has_threshold))
 
     @property
-    def best_metric(self) -> str:
+    def best_metric(self):
         return self.metric
-
-    @property
-    def num_outputs(self) -> int:
-        return len(self.classes)
 
     def features(self, examples, draw):
         features = super().features(examples, draw)

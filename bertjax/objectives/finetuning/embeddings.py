@@ -10,11 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.models.config import EncoderConfig
 from bertjax.models.layers import Dense
-from bertjax.models.model import HeadSpec, Model
+from bertjax.models.model import HeadSpec
 from bertjax.models.pooling import l2_normalize, mean_of_examples
-from bertjax.objectives.base import Arrays, Objective, Terms, Traits
+from bertjax.objectives.base import Objective, Traits
 from bertjax.objectives.finetuning.base import (
     class_probabilities,
     correlations,
@@ -39,10 +38,10 @@ class EmbeddingObjective(Objective):
     term: ClassVar[str] = "embedding"
     best_metric: ClassVar[str] = "embedding_loss"
 
-    def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
+    def heads(self, config):
         return {}
 
-    def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> tuple[jax.Array, ...]:
+    def logits(self, model, batch, key=None):
         """Return embeddings for all first and all second texts, float32 [B, P, D] each."""
         hidden_BTD = model.encode(batch, key).hidden
         embedding_BND = mean_of_examples(hidden_BTD, batch["examples_BT"], batch["example_ids_BN"].shape[1])
@@ -107,10 +106,10 @@ class EmbeddingClassification(EmbeddingObjective):
     traits: ClassVar[Traits] = Traits(labels=("side", "pair_label"), group=2)
     best_metric: ClassVar[str] = "accuracy"
 
-    def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
+    def heads(self, config):
         return {self.term: HeadSpec(Dense, {"features": len(self.classes), "dtype": "float32"})}
 
-    def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> tuple[jax.Array, ...]:
+    def logits(self, model, batch, key=None):
         """Return both embeddings, float32 [B, P, D], and float32 logits_BPC."""
         first_BPD, second_BPD = super().logits(model, batch, key)
         compared = jnp.concatenate([first_BPD, second_BPD, jnp.abs(first_BPD - second_BPD)], axis=-1)
@@ -164,54 +163,38 @@ class EmbeddingContrastive(EmbeddingObjective):
     traits: ClassVar[Traits] = dataclasses.replace(EmbeddingObjective.traits, needs_global_batch=True)
 
     def terms_of(self, logits, batch):
-        return contrastive_terms(self.term, logits, batch["weights_BP"], self.temperature)
+        """Return the cross-entropy for retrieving each pair's second text from the whole batch, and `accuracy`."""
+        width, weights = logits[0].shape[-1], batch["weights_BP"].reshape(-1)
+        first, second = (l2_normalize(vectors.reshape(-1, width)) for vectors in logits)
+        # Logits reach 1 / 0.05 = 20, where a bfloat16 product would be off by a tenth of a nat.
+        cosines = jnp.einsum("pd,qd->pq", first, gather_rows(second), precision=jax.lax.Precision.HIGHEST)
+        # Empty slots must not be negatives.
+        scores = jnp.where(gather_rows(weights) > 0, cosines / self.temperature, jnp.finfo(jnp.float32).min)
+        # Each shard's partners start at its own offset among the gathered texts.
+        own = shard_index() * len(weights) + jnp.arange(len(weights))
+        loss, correct = classification_term(scores, own, weights)
+        return {self.term: loss}, {"accuracy": (correct, weights.sum())}
 
 
 @dataclasses.dataclass(frozen=True)
-class EmbeddingSimCSE(EmbeddingObjective):
+class EmbeddingSimCSE(EmbeddingContrastive):
     """Unsupervised SimCSE: retrieves each text's other view in the batch; the two views differ by dropout.
 
     Gao et al. (2021, arXiv 2104.08821, section 3). Use it with `repeated_text` examples. Evaluation has no dropout, so
     both views would be equal; `accuracy` is therefore measured on the held-out pairs.
 
     Attributes:
-      temperature: divides the cosine.
       metric: metric that selects the best checkpoint: `spearman` or `pearson`, the correlation between cosine and
         held-out scores; empty for the loss, if there are no scores.
     """
 
-    temperature: float = setting(0.05, above=0)
     metric: str = setting("spearman", choices=("spearman", "pearson", ""))
 
     @property
-    def traits(self) -> Traits:
+    def traits(self):
         labels = ("side", "pair_label") if self.metric else ("side",)
         return Traits(labels, group=2, needs_global_batch=True, needs_dropout=True)
 
     @property
-    def best_metric(self) -> str:
+    def best_metric(self):
         return self.metric or f"{self.term}_loss"
-
-    def terms_of(self, logits, batch):
-        return contrastive_terms(self.term, logits, batch["weights_BP"], self.temperature)
-
-
-def contrastive_terms(term: str, embeddings: tuple, weights_BP: jax.Array, temperature: float) -> Terms:
-    """Device: return the cross-entropy for retrieving each pair's second text from the whole batch, and `accuracy`.
-
-    Args:
-      term: name of the loss term.
-      embeddings: (first, second) embeddings, [B, P, D] each.
-      weights_BP: 0 for empty slots.
-      temperature: divides the cosines.
-    """
-    width, weights = embeddings[0].shape[-1], weights_BP.reshape(-1)
-    first, second = (l2_normalize(vectors.reshape(-1, width)) for vectors in embeddings)
-    # Logits reach 1 / 0.05 = 20, where a bfloat16 product would be off by a tenth of a nat.
-    cosines = jnp.einsum("pd,qd->pq", first, gather_rows(second), precision=jax.lax.Precision.HIGHEST)
-    # Empty slots must not be negatives.
-    scores = jnp.where(gather_rows(weights) > 0, cosines / temperature, jnp.finfo(jnp.float32).min)
-    # Each shard's partners start at its own offset among the gathered texts.
-    own = shard_index() * len(weights) + jnp.arange(len(weights))
-    loss, correct = classification_term(scores, own, weights)
-    return {term: loss}, {"accuracy": (correct, weights.sum())}

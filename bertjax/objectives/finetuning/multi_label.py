@@ -31,10 +31,6 @@ class MultiLabel(ExampleObjective):
     term: ClassVar[str] = "multi_label"
     best_metric: ClassVar[str] = "f1"
 
-    @property
-    def num_outputs(self) -> int:
-        return len(self.classes)
-
     def soft_logits(self, logits, batch):
         """Return yes and no logits per class, [B, N, C, 2]."""
         # sigmoid(z) = softmax([z, 0])[0], so teacher losses can treat every class as a two-way softmax.

@@ -25,6 +25,7 @@ class MultipleChoice(ExampleObjective):
 
     classes: tuple[str, ...] = ()
     term: ClassVar[str] = "multiple_choice"
+    num_outputs: ClassVar[int] = 1
     best_metric: ClassVar[str] = "accuracy"
 
     @property
@@ -33,7 +34,7 @@ class MultipleChoice(ExampleObjective):
         return max(1, len(self.classes))
 
     @property
-    def traits(self) -> Traits:
+    def traits(self):
         return Traits(labels=("choice",), group=self.choices)
 
     def logits(self, model, batch, key=None):

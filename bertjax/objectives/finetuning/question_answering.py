@@ -7,15 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.examples import Ragged
 from bertjax.data.labeled.base import Record
 from bertjax.data.labeled.questions import NO_ANSWER
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.objectives.base import Arrays, Traits
 from bertjax.objectives.finetuning import squad_metrics
-from bertjax.objectives.finetuning.base import record_scores, without_location
-from bertjax.objectives.finetuning.tokens import TokenObjective, by_record
+from bertjax.objectives.finetuning.base import TokenObjective, by_record, record_scores, without_location
 from bertjax.objectives.outputs import Output
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting
@@ -85,7 +83,7 @@ class QuestionAnswering(TokenObjective):
     num_outputs: ClassVar[int] = 2
 
     @property
-    def traits(self) -> Traits:
+    def traits(self):
         tuned = ("threshold",) if NO_ANSWER in self.classes else ()
         labels = ("start", "end", "begin", "stop", "most_context")
         return Traits(labels=labels, tuned_settings=tuned, untuned=dict.fromkeys(tuned, 0.0))
@@ -105,7 +103,7 @@ class QuestionAnswering(TokenObjective):
             )
         return super().heads(config)
 
-    def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
+    def features(self, examples, draw):
         # Labels count from the start of an example; columns count from the start of its row.
         starts, ends = (examples.ragged.labels[name] for name in ("start", "end"))
         return {
@@ -113,9 +111,6 @@ class QuestionAnswering(TokenObjective):
             "end_columns_BN": examples.examples_to_rows((examples.starts + ends).astype(np.int32)),
             "weights_BN": examples.examples_to_rows((starts >= 0).astype(np.float32)),
         }
-
-    def weights(self, batch: Arrays) -> Arrays:
-        return {self.term: jnp.sum(batch["weights_BN"])}
 
     def soft_logits(self, logits, batch):
         """Return first-token and last-token logits over each example's own tokens, [B, N, 2, T]."""

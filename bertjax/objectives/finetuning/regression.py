@@ -24,6 +24,7 @@ class Regression(ExampleObjective):
 
     activation: str = setting("identity", kw_only=True, choices=ACTIVATIONS)
     term: ClassVar[str] = "regression"
+    num_outputs: ClassVar[int] = 1
     best_metric: ClassVar[str] = "spearman"
 
     def terms_of(self, logits, batch):

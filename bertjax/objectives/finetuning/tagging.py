@@ -10,17 +10,14 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 import jax.numpy as jnp
-import numpy as np
 
-from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.examples import Ragged
 from bertjax.data.labeled import tag_schemes
 from bertjax.data.labeled.base import Record
 from bertjax.data.labeled.tag_schemes import OUTSIDE
 from bertjax.data.labeled.tagged import NO_WORD
 from bertjax.objectives.base import Arrays, Traits
-from bertjax.objectives.finetuning.base import without_location
-from bertjax.objectives.finetuning.tokens import TokenObjective, by_record
+from bertjax.objectives.finetuning.base import TokenObjective, by_record, majority_accuracy, without_location
 from bertjax.objectives.losses import classification_term
 from bertjax.objectives.outputs import Output
 
@@ -86,7 +83,7 @@ class Tagging(TokenObjective):
     term: ClassVar[str] = "tagging"
 
     @property
-    def best_metric(self) -> str:
+    def best_metric(self):
         return "f1" if self.marks_entities else "token_accuracy"
 
     @property
@@ -94,18 +91,11 @@ class Tagging(TokenObjective):
         """Whether the tags follow an entity scheme."""
         return tag_schemes.canonical_of(self.classes) is not None
 
-    @property
-    def num_outputs(self) -> int:
-        return len(self.classes)
-
-    def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
+    def features(self, examples, draw):
         return {"tags_BT": examples.tokens_to_rows(examples.ragged.token_labels["tag"], fill=NO_WORD)}
 
-    def weights(self, batch: Arrays) -> Arrays:
+    def weights(self, batch):
         return {self.term: jnp.sum(_weights(batch))}
-
-    def soft_logits(self, logits, batch):
-        return logits
 
     def soft_weights(self, batch):
         return (batch["tags_BT"] != NO_WORD).astype(jnp.float32)
@@ -121,8 +111,7 @@ class Tagging(TokenObjective):
 
     def baselines(self, batch, token_counts):
         """Return the accuracy of always predicting the most frequent training tag."""
-        tags = batch["tags_BT"][batch["tags_BT"] >= 0]
-        return {"majority_accuracy": (float(np.sum(tags == np.argmax(token_counts))), len(tags))}
+        return majority_accuracy(batch["tags_BT"][batch["tags_BT"] >= 0], token_counts)
 
     def score(self, outputs, examples, records):
         if not self.marks_entities:
