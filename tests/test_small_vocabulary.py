@@ -67,7 +67,7 @@ def test_a_student_learns_the_parameters_of_its_teacher_and_stands_alone(made, m
     folder, flags = made
     teacher = (mixed / "model.safetensors").read_bytes()
     assert runs.call(*flags, f"--workdir={tmp_path / 'other'}", "--config.data.tokenizer.vocab_size=40") == 2
-    assert "has a second vocabulary, which is not that of the corpus" in capsys.readouterr().err
+    assert "another tokenizer than the corpus; set data.tokenizer.model=TOKENIZER" in capsys.readouterr().err
     own = [f"--config.data.tokenizer.model={folder / 'tokenizer'}", "--config.data.tokenizer.lowercase=False"]
     assert runs.call(*flags, *own, f"--workdir={tmp_path / 'run'}") == 0
     curves = curves_of(tmp_path / "run")

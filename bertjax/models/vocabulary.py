@@ -3,8 +3,8 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -21,41 +21,43 @@ def has_vocabulary_axis(path: tuple) -> bool:
     return path[-1].key.startswith("word")
 
 
+def changed(params: dict, change: Callable[[Any], Any]) -> dict:
+    """Return params with `change` applied to each leaf whose first axis is the vocabulary."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: change(leaf) if has_vocabulary_axis(path) else leaf, params
+    )
+
+
 def cut(params: dict, config: EncoderConfig) -> dict:
     """Return params without vocabulary padding."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: leaf[: config.vocab_size] if has_vocabulary_axis(path) else leaf, params
-    )
+    return changed(params, lambda leaf: leaf[: config.vocab_size])
 
 
 def pad(params: dict, config: EncoderConfig) -> dict:
     """Add the padding back as rows of zeros, the inverse of `cut` (numpy arrays in, numpy arrays out)."""
     rows = config.padded_vocab_size - config.vocab_size
-
-    def pad_leaf(path, leaf):
-        if not has_vocabulary_axis(path):
-            return leaf
-        return np.pad(leaf, [(0, rows)] + [(0, 0)] * (leaf.ndim - 1))
-
-    return jax.tree_util.tree_map_with_path(pad_leaf, params)
+    return changed(params, lambda leaf: np.pad(leaf, [(0, rows)] + [(0, 0)] * (leaf.ndim - 1)))
 
 
 def exchanged(params: dict, first: int, second: int) -> dict:
     """Return params in which two tokens have exchanged their ids (numpy arrays in, numpy arrays out)."""
 
-    def exchange(path, leaf):
-        if not has_vocabulary_axis(path):
-            return leaf
+    def exchange(leaf):
         order = np.arange(len(leaf))
         order[[first, second]] = second, first
         return np.asarray(leaf)[order]
 
-    return jax.tree_util.tree_map_with_path(exchange, params)
+    return changed(params, exchange)
 
 
-def count_leaf(path: tuple, leaf, config: EncoderConfig) -> int:
+def unpadded_shape(path: tuple, leaf: Any, config: EncoderConfig) -> tuple[int, ...]:
+    """Return the shape of the leaf at this key path, without vocabulary padding."""
+    return (config.vocab_size, *leaf.shape[1:]) if has_vocabulary_axis(path) else leaf.shape
+
+
+def count_leaf(path: tuple, leaf: Any, config: EncoderConfig) -> int:
     """Return the parameter count of the leaf at this key path, without vocabulary padding."""
-    return math.prod((config.vocab_size, *leaf.shape[1:]) if has_vocabulary_axis(path) else leaf.shape)
+    return math.prod(unpadded_shape(path, leaf, config))
 
 
 def count_parameters(params: dict, config: EncoderConfig) -> int:
@@ -66,10 +68,7 @@ def count_parameters(params: dict, config: EncoderConfig) -> int:
 
 def unpadded_shapes(params: dict, config: EncoderConfig) -> dict[str, tuple[int, ...]]:
     """Return {flattened path: shape}, without vocabulary padding."""
-
-    def shape(path: tuple, leaf: jax.ShapeDtypeStruct) -> tuple[int, ...]:
-        return (config.vocab_size, *leaf.shape[1:]) if has_vocabulary_axis(path) else leaf.shape
-
+    shape = functools.partial(unpadded_shape, config=config)
     return cast(dict, flatten_dict(jax.tree_util.tree_map_with_path(shape, params), sep="/"))
 
 
@@ -98,13 +97,11 @@ def add_pieces(params: dict, config: EncoderConfig, parts: Sequence[Sequence[int
       Params for `config` with `vocab_size` raised by `len(parts)`, without padding.
     """
 
-    def extend(path, leaf):
-        if not has_vocabulary_axis(path):
-            return leaf
+    def extend(leaf):
         new = np.array([leaf[list(ids)].mean(axis=0) for ids in parts], leaf.dtype)
         return np.concatenate([leaf, new.reshape(-1, *leaf.shape[1:])])
 
-    return jax.tree_util.tree_map_with_path(extend, cut(params, config))
+    return changed(cut(params, config), extend)
 
 
 def add_positions(params: dict, config: EncoderConfig, max_positions: int) -> dict:

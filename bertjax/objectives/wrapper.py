@@ -4,8 +4,9 @@ An exported model has the wrapped objective alone, so predictions need neither t
 """
 
 import dataclasses
+import operator
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
@@ -40,59 +41,20 @@ class Wrapper(Objective):
                 f"wrapper has no effect; use it without objective.kind={OBJECTIVES.kind_of(self)}"
             )
 
-    @property
-    def traits(self):
-        return self.objective.traits
-
-    @property
-    def best_metric(self):
-        return self.objective.best_metric
-
-    @property
-    def classes(self):
-        return self.objective.classes
-
-    def heads(self, config):
-        return self.objective.heads(config)
-
-    def model(self, config):
-        return self.objective.model(config)
-
-    def init(self, model, key, batch):
-        return self.objective.init(model, key, batch)
-
-    def frozen_params(self, config):
-        return self.objective.frozen_params(config)
-
-    def features(self, examples, draw):
-        return self.objective.features(examples, draw)
-
-    def logits(self, model, batch, key=None):
-        return self.objective.logits(model, batch, key)
-
-    def weights(self, batch):
-        return self.objective.weights(batch)
-
-    def terms_of(self, logits, batch):
-        return self.objective.terms_of(logits, batch)
-
-    def terms(self, model, params, frozen, batch, key, train, taps=None):
-        return self.objective.terms(model, params, frozen, batch, key, train, taps)
-
-    def loss_weights(self, terms, step):
-        return self.objective.loss_weights(terms, step)
-
     def flops_parts(self, config):
         return flops_parts(self.objective, config)
 
-    def outputs(self, model, params, batch, taps=None):
-        return self.objective.outputs(model, params, batch, taps)
 
-    def score(self, outputs, examples, records):
-        return self.objective.score(outputs, examples, records)
+def _delegated(name: str) -> Callable[..., Any]:
+    return lambda wrapper, *arguments, **options: getattr(wrapper.objective, name)(*arguments, **options)
 
-    def predictions(self, outputs, examples, records):
-        return self.objective.predictions(outputs, examples, records)
+
+# Every member that a subclass of `Objective` may define, attributes first.
+for _name in ("traits", "best_metric", "classes"):
+    setattr(Wrapper, _name, property(operator.attrgetter(f"objective.{_name}")))
+_OF_HOST = ("heads", "model", "init", "frozen_params", "features", "score", "predictions")
+for _name in (*_OF_HOST, "logits", "weights", "terms_of", "terms", "loss_weights", "outputs"):
+    setattr(Wrapper, _name, _delegated(_name))
 
 
 def unwrapped(objective: Objective) -> Objective:
@@ -114,19 +76,21 @@ def tuned(objective: Objective, metrics: Mapping[str, float]) -> Objective:
     return rewrapped(objective, lambda own: own.copy_with(**values)) if values else objective
 
 
-class Taught:
-    """What wrappers with a teacher add; each has a field `teacher`, the export folder of a trained model.
+@dataclasses.dataclass(frozen=True)
+class Taught(Wrapper):
+    """A wrapper with a teacher.
 
     Attributes:
+      teacher: export folder of a trained model.
       bound_teacher: the teacher, after `bind_teacher`.
     """
 
-    teacher: str
+    teacher: str = ""
     bound_teacher: ClassVar[Teacher | None] = None
 
     def bind_teacher(self, teacher: Teacher) -> Self:
         """Host: attach the model in the folder `teacher`, which is opened once, before the first step."""
-        return cast(Any, self).copy_with(bound_teacher=teacher)
+        return self.copy_with(bound_teacher=teacher)
 
     @property
     def reads_text(self) -> bool:

@@ -19,32 +19,28 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import FlopsPart, head_products
 from bertjax.models.model import HeadSpec, Model
 from bertjax.models.taps import HIDDEN
-from bertjax.objectives.base import Objective
+from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.distill.losses import TeacherLoss, Values
 from bertjax.objectives.distill.losses.logits import HEAD
 from bertjax.objectives.losses import Sums
 from bertjax.objectives.optional import HasSoftLogits, flops_parts
-from bertjax.objectives.wrapper import Taught, Wrapper
+from bertjax.objectives.wrapper import Taught
 from bertjax.runtime.errors import UserError, shorten
 from bertjax.runtime.setting import setting
 
 # Parameter root of teacher losses; exports leave it out (`bertjax.config.export.exported`).
 PROJECTIONS = "projections"
 
-Arrays = dict[str, jax.Array]
-
 
 @dataclasses.dataclass(frozen=True)
-class Distilled(Wrapper, Taught):
+class Distilled(Taught):
     """An objective with losses against a teacher. Terms: those of the objective, and one per entry of `losses`.
 
     Attributes:
-      teacher: export folder of a trained model.
       losses: {name: loss against the teacher}, see `bertjax.objectives.distill.losses`.
       own_factor: weight of the objective's own terms next to `losses`; 0 learns only from the teacher.
     """
 
-    teacher: str = ""
     losses: dict[str, TeacherLoss] = dataclasses.field(default_factory=dict, hash=False)
     own_factor: float = setting(1.0, least=0)
 
@@ -60,23 +56,19 @@ class Distilled(Wrapper, Taught):
             raise UserError(
                 f"objective.own_factor=0 leaves nothing to learn: every loss of {named} has factor=0; raise one of them"
             )
-        if self._needs_logits and not isinstance(self.objective, HasSoftLogits):
+        if self._any("needs_logits") and not isinstance(self.objective, HasSoftLogits):
             raise UserError(
                 f"{type(self.objective).__name__} has no logits for a teacher loss of kind=logits; use kind=hidden, "
                 "attention or relations"
             )
 
     @property
-    def reads_text(self) -> bool:
-        return any(loss.reads_text for loss in self.losses.values())
+    def reads_text(self):
+        return self._any("reads_text")
 
-    @property
-    def _needs_logits(self) -> bool:
-        return any(loss.needs_logits for loss in self.losses.values())
-
-    @property
-    def _needs_token_logits(self) -> bool:
-        return any(loss.needs_token_logits for loss in self.losses.values())
+    def _any(self, need: str) -> bool:
+        """Return whether an attribute of `TeacherLoss` is true for some loss."""
+        return any(getattr(loss, need) for loss in self.losses.values())
 
     @property
     def _captures(self) -> tuple[str, ...]:
@@ -99,7 +91,7 @@ class Distilled(Wrapper, Taught):
         """
         teacher = self.bound_teacher
         teacher.check(student)
-        if self._needs_logits and self.classes:
+        if self._any("needs_logits") and self.classes:
             teacher.outputs_of(self.classes)  # other classes are an error before anything is read
         # The student's states would be those of predicted tokens, and the teacher's those of all tokens.
         if self._captures and any(part.queries for part in flops_parts(self.objective, student)):
@@ -107,34 +99,20 @@ class Distilled(Wrapper, Taught):
                 f"{type(self.objective).__name__} predicts from a second stream, which teacher losses that read "
                 f"{shorten(self._captures)} do not support; use kind=logits"
             )
-        of_layers = [name for name in self._captures if name != mixing.OUTPUT]
-        for name, config in (("student", student), ("teacher", teacher.config)):
-            if of_layers and config.block.has_query_stream:
-                raise UserError(
-                    f"the {name} has model.block.kind={config.block.kind}, whose second stream teacher losses that "
-                    f"read {shorten(of_layers)} do not support; use kind=logits or output, or token_logits for a "
-                    "masked LM"
-                )
-            if lacking := set(of_layers) - set(config.block.captures):
-                raise UserError(
-                    f"the {name} has model.block.kind={config.block.kind}, which has no {shorten(sorted(lacking))} for "
-                    "teacher losses to read; use kind=logits or kind=hidden"
-                )
         for loss in self.losses.values():
             loss.check(student, teacher.config)
-            loss.pairs(student, teacher.config)
         return teacher.config_beside(student)
 
     def teacher_heads(self, teacher: EncoderConfig) -> dict:
         """Return the heads that the losses read from a teacher with this architecture."""
-        if self._needs_token_logits and HEAD not in self.objective.heads(teacher):
+        if self._any("needs_token_logits") and HEAD not in self.objective.heads(teacher):
             raise UserError(
                 f"{type(self.objective).__name__} has no masked-LM head, which a teacher loss of kind=token_logits "
                 "compares; use kind=logits"
             )
-        if self._needs_logits:
+        if self._any("needs_logits"):
             return self.of_teacher.heads(teacher)
-        return {HEAD: self.objective.heads(teacher)[HEAD]} if self._needs_token_logits else {}
+        return {HEAD: self.objective.heads(teacher)[HEAD]} if self._any("needs_token_logits") else {}
 
     def layers(self, student: EncoderConfig, teacher: EncoderConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the student's and the teacher's layers to capture, counted from 0, increasing."""
@@ -170,7 +148,7 @@ class Distilled(Wrapper, Taught):
             teacher.check_vocabulary(config, reads_text=False)
             return {"teacher": {"encoder": teacher.encoder_params(config)}}
         heads = {name: teacher.head(name) for name in self.teacher_heads(of_teacher)}
-        if self._needs_logits and self.classes:
+        if self._any("needs_logits") and self.classes:
             # Published classifiers order their classes as they like, and runs sort them.
             places, term = teacher.outputs_of(self.classes), self.objective.term
             if places != sorted(places):
@@ -182,10 +160,10 @@ class Distilled(Wrapper, Taught):
         of_teacher, parts = self.teacher_config(config), super().flops_parts(config)
         if not self.reads_text:
             return parts
-        others = flops_parts(self.of_teacher, of_teacher) if self._needs_logits else (FlopsPart(of_teacher),)
+        others = flops_parts(self.of_teacher, of_teacher) if self._any("needs_logits") else (FlopsPart(of_teacher),)
         if self._captures:
             parts, others = (tuple(part._replace(read=None) for part in both) for both in (parts, others))
-        if self._needs_token_logits:
+        if self._any("needs_token_logits"):
             head = self.objective.heads(config)[HEAD]
             parts, others = (_with_head_on_tokens(both, head) for both in (parts, others))
         return *parts, *(part._replace(has_backward=False) for part in others)
@@ -214,7 +192,7 @@ class Distilled(Wrapper, Taught):
             self.bound_teacher.check_vocabulary(model.config)
             module = Model(of_teacher, self.teacher_heads(of_teacher), computes_all=bool(self._captures))
             # Only logits need more of the teacher than its encoder.
-            method = self.of_teacher.logits if self._needs_logits else Model.encode
+            method = self.of_teacher.logits if self._any("needs_logits") else Model.encode
             _, teacher = self._run(self.of_teacher, module, frozen["teacher"], batch, None, target_layers, method)
         # Losses on parameters alone: no forward pass of the teacher, so tokenizers may differ.
         else:
@@ -229,7 +207,7 @@ class Distilled(Wrapper, Taught):
         return sums, metrics | _named(metrics_of, metrics)
 
     def _soft_weights(self, batch: Arrays) -> jax.Array | None:
-        return self.objective.soft_weights(batch) if self._needs_logits else None
+        return self.objective.soft_weights(batch) if self._any("needs_logits") else None
 
     def _run(
         self,
@@ -257,8 +235,8 @@ class Distilled(Wrapper, Taught):
         logits, captured = mixing.apply_capturing(
             model, variables, batch, key, method=method or objective.logits, names=names, layers=layers
         )
-        soft = objective.soft_logits(logits, batch) if self._needs_logits else None
-        head = functools.partial(_token_logits, model, params) if self._needs_token_logits else None
+        soft = objective.soft_logits(logits, batch) if self._any("needs_logits") else None
+        head = functools.partial(_token_logits, model, params) if self._any("needs_token_logits") else None
         return logits, Values(model.config, soft, captured, layers, params["encoder"], head)
 
 

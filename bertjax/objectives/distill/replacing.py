@@ -20,7 +20,7 @@ from bertjax.models import cut
 from bertjax.models.config import EncoderConfig
 from bertjax.models.taps import LAYER_MASK
 from bertjax.objectives.optional import flops_parts
-from bertjax.objectives.wrapper import Taught, Wrapper
+from bertjax.objectives.wrapper import Taught
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting
 
@@ -30,18 +30,16 @@ _MAY_DIFFER = ("layers", "vocab_size", "max_positions", "dropout", "attention_dr
 
 
 @dataclasses.dataclass(frozen=True)
-class Replacing(Wrapper, Taught):
+class Replacing(Taught):
     """An objective whose model is partly the teacher (the predecessor) during training. Terms: those of the objective.
 
     The replacement probability at a step is min(1, first + (1 - first) * step / steps).
 
     Attributes:
-      teacher: export folder of a trained model.
       first: probability at step 0.
       steps: step at which it reaches 1; 0 replaces all modules from the start, which is fine-tuning the successor.
     """
 
-    teacher: str = ""
     first: float = setting(0.3, least=0, most=1)
     steps: int = setting(1000, least=0)
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-import jax
 import numpy as np
 
 from bertjax.config import export
@@ -105,12 +104,8 @@ class Teacher:
         """
         if self.second_ids is None:
             return self.params["encoder"]
-
-        def select(path: tuple, leaf: np.ndarray) -> np.ndarray:
-            # Reorder the rows to the second vocabulary, which is the student's.
-            return leaf[self.second_ids] if vocabulary.has_vocabulary_axis(path) else leaf
-
-        return vocabulary.pad(jax.tree_util.tree_map_with_path(select, self.params["encoder"]), student)
+        # Reorder the rows to the second vocabulary, which is the student's.
+        return vocabulary.pad(vocabulary.changed(self.params["encoder"], lambda leaf: leaf[self.second_ids]), student)
 
     def check_tokenizer(self, fingerprint: str, reads_text: bool = True) -> None:
         """Raise UserError if the corpus tokenizer differs from the teacher's, or from its second vocabulary.
@@ -119,16 +114,13 @@ class Teacher:
           fingerprint: the corpus tokenizer's fingerprint.
           reads_text: whether the teacher runs; if not, its second vocabulary must be the corpus's.
         """
+        own, tokenizer = self.tokenizer_fingerprint, f"{self.folder / 'tokenizer'}"
         if self.second_ids is not None and not reads_text:
-            if self.second_fingerprint != fingerprint:
-                raise UserError(
-                    f"objective.teacher={self.folder} has a second vocabulary, which is not that of the corpus; set "
-                    "data.tokenizer.model to the tokenizer that was given to bertjax extend --mix"
-                )
-        elif self.tokenizer_fingerprint != fingerprint:
+            own, tokenizer = self.second_fingerprint, "TOKENIZER, the one that was given to bertjax extend --mix"
+        if own != fingerprint:
             raise UserError(
                 f"objective.teacher={self.folder} has another tokenizer than the corpus; set "
-                f"data.tokenizer.model={self.folder / 'tokenizer'}"
+                f"data.tokenizer.model={tokenizer}"
             )
 
     def check(self, student: EncoderConfig) -> None:

@@ -13,7 +13,7 @@ from bertjax.objectives.distill.distilled import Distilled
 from bertjax.objectives.distill.losses import Values
 from bertjax.objectives.distill.losses.attention import AttentionMaps, Relations
 from bertjax.objectives.distill.losses.hidden import HiddenStates
-from bertjax.objectives.distill.losses.layer_map import last, skip, uniform
+from bertjax.objectives.distill.losses.layer_map import mapped
 from bertjax.objectives.distill.losses.logits import SoftLogits
 from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.finetuning.classification import Classification
@@ -172,22 +172,23 @@ def test_soft_logits(compare, temperature):
 
 
 def test_layer_maps():
-    assert uniform(0, 3, 12) == ((0, 0), (1, 4), (2, 8), (3, 12)) and uniform(1, 2, 4) == ((1, 2), (2, 4))
-    assert skip(0, 6, 12) == ((1, 2), (2, 4), (3, 6), (4, 8), (5, 10)), "PKD-Skip"
-    assert last(0, 6, 12) == ((1, 7), (2, 8), (3, 9), (4, 10), (5, 11)), "PKD-Last"
+    assert mapped("uniform", 0, 3, 12) == ((0, 0), (1, 4), (2, 8), (3, 12))
+    assert mapped("uniform", 1, 2, 4) == ((1, 2), (2, 4))
+    assert mapped("skip", 0, 6, 12) == ((1, 2), (2, 4), (3, 6), (4, 8), (5, 10)), "PKD-Skip"
+    assert mapped("last", 0, 6, 12) == ((1, 7), (2, 8), (3, 9), (4, 10), (5, 11)), "PKD-Last"
 
 
 @pytest.mark.parametrize(
     "settings, student, complaint",
     [
-        ({}, 3, "layer_map=uniform does not fit: the 3 layers of the student do not divide the 4 of the teacher"),
+        ({}, 3, "layer_map=uniform does not fit: the student has 3 layers and the teacher 4"),
         ({"layer_map": "skip"}, 3, "layer_map=skip does not fit"),
         ({"layer_map": "last"}, 5, "layer_map=last does not fit: the student has 5 layers and the teacher 4"),
         ({"layer_map": "skip"}, 1, "compares no layers of a student of 1 and a teacher of 4; set pairs_of_layers"),
         (
             {"pairs_of_layers": ((1, 5),)},
             2,
-            r"pairs_of_layers=\[\[1, 5\]\] compares layer 1 with the teacher's layer 5",
+            "'attention' compares layer 1 with the teacher's layer 5",
         ),
         ({"pairs_of_layers": ((0, 0),)}, 2, "compares layer 0 .* the student has layers 1 to 2"),
     ],
@@ -202,14 +203,14 @@ def test_layer_maps_that_do_not_fit(settings, student, complaint):
     [
         (lambda: HiddenStates(pairs_of_layers=((1,),)), r"has \[1\]; give pairs"),
         (lambda: SoftLogits(compare="mse", temperature=2.0), "temperature=2.0 has no effect with compare=mse"),
-        (lambda: Relations(heads=3).check(STUDENT, TEACHER), "heads=3 .* does not divide the width=8 of the student"),
+        (lambda: Relations(heads=3).check(STUDENT, TEACHER), "the student has width=8, which heads=3 does not divide"),
         (
             lambda: Relations(heads=4, teacher_layer=5).check(STUDENT, TEACHER),
-            "teacher_layer=5 .* exceeds the 4 layers",
+            "teacher's layer 5; .* the teacher 1 to 4",
         ),
         (
             lambda: AttentionMaps().check(STUDENT, dataclasses.replace(TEACHER, heads=4)),
-            "heads=4 and the student 2.* use kind=relations, or set model.heads=4",
+            "heads=4 and the student 2.* set kind=relations, or model.heads=4",
         ),
         (lambda: AttentionMaps().check(STUDENT, LOCAL), "the teacher has model.block.global_every=2"),
         (

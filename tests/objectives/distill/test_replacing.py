@@ -104,5 +104,5 @@ def test_a_masked_lm_does_not_read_it():
     model, frozen = objective.model(STUDENT), objective.frozen_params(STUDENT)
     sums, _ = jax.jit(lambda params: objective.terms(model, params, frozen, batch, None, False))(params)
     assert sums["cosine"] > 0 and sums["soft"] > 0
-    with pytest.raises(UserError, match="read hidden do not support; use kind=logits or output, or token_logits"):
+    with pytest.raises(UserError, match="kind=xlnet with a second stream; use kind=logits, output or token_logits"):
         distilled(MaskedLM(), states=HiddenStates()).teacher_config(STUDENT)

@@ -5,6 +5,7 @@ your own as `module:Class`.
 """
 
 import dataclasses
+import operator
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
@@ -13,7 +14,9 @@ import jax.numpy as jnp
 
 from bertjax.config.registry import Kind, Union
 from bertjax.models.config import EncoderConfig
+from bertjax.models.mixing import OUTPUT
 from bertjax.objectives.losses import Sums
+from bertjax.runtime.errors import UserError, shorten
 from bertjax.runtime.setting import check, setting
 
 Arrays = Mapping[str, jax.Array]
@@ -61,12 +64,14 @@ class TeacherLoss(Kind):
       needs_logits: whether it reads both models' logits, so that the teacher needs the head.
       needs_token_logits: whether it applies both models' masked-LM heads to every token.
       reads_text: whether it reads values that the teacher computes for a batch, so that both need the same tokenizer.
+      first_layer: 0 if it can also compare embeddings, else 1.
     """
 
     factor: float = setting(1.0, least=0)
     needs_logits: ClassVar[bool] = False
     needs_token_logits: ClassVar[bool] = False
     reads_text: ClassVar[bool] = True
+    first_layer: ClassVar[int] = 1
 
     def __post_init__(self):
         check(self, of=f" of the teacher loss {self.kind!r}")
@@ -84,8 +89,46 @@ class TeacherLoss(Kind):
         """
         return ()
 
+    def reason_against(self, config: EncoderConfig) -> str:
+        """Return what keeps the loss from reading a model of this architecture, and a remedy; empty if nothing does."""
+        of_layers = set(self.captures) - {OUTPUT}
+        if of_layers and config.block.has_query_stream:
+            return f"model.block.kind={config.block.kind} with a second stream; use kind=logits, output or token_logits"
+        if lacking := of_layers - set(config.block.captures):
+            return f"model.block.kind={config.block.kind} without {shorten(sorted(lacking))}; use kind=logits or hidden"
+        return ""
+
     def check(self, student: EncoderConfig, teacher: EncoderConfig) -> None:
         """Raise UserError if models with these architectures cannot be compared."""
+        for name, config in (("student", student), ("teacher", teacher)):
+            if reason := self.reason_against(config):
+                raise UserError(f"the teacher loss {self.kind!r} cannot compare models: the {name} has {reason}")
+        self.pairs(student, teacher)
+
+    def check_equal(self, name: str, student: EncoderConfig, teacher: EncoderConfig, remedy: str = "") -> None:
+        """Raise UserError if the models differ in the setting `name`; `remedy` begins a list of remedies."""
+        own, other = (operator.attrgetter(name)(config) for config in (student, teacher))
+        if own != other:
+            raise UserError(
+                f"the teacher has {name}={other} and the student {own}, so that the teacher loss {self.kind!r} "
+                f"cannot compare them; set {remedy}model.{name}={other}"
+            )
+
+    def possible(self, pairs: Pairs, student: EncoderConfig, teacher: EncoderConfig) -> Pairs:
+        """Return pairs of layers, or raise UserError if there are none, or the models do not have these layers."""
+        first, (most, most_of_teacher) = self.first_layer, (student.layers, teacher.layers)
+        if not pairs:
+            raise UserError(
+                f"the teacher loss {self.kind!r} compares no layers of a student of {most} and a teacher of "
+                f"{most_of_teacher}; set pairs_of_layers, or layer_map=uniform"
+            )
+        for own, other in pairs:
+            if not (first <= own <= most and first <= other <= most_of_teacher):
+                raise UserError(
+                    f"the teacher loss {self.kind!r} compares layer {own} with the teacher's layer {other}; the "
+                    f"student has layers {first} to {most} and the teacher {first} to {most_of_teacher}: correct them"
+                )
+        return tuple((own, other) for own, other in pairs)
 
     def init(self, key: jax.Array, student: EncoderConfig, teacher: EncoderConfig) -> dict:
         """Return parameters that are trained with the student and dropped on export."""

@@ -7,12 +7,10 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.objectives.distill.losses import TeacherLoss, Values, is_token, same_example
 from bertjax.objectives.distill.losses.layer_map import MappedLoss
 from bertjax.objectives.losses import kl_divergence
-from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting
 
 COMPARISONS = SCORES, PROBABILITIES = ("scores", "probabilities")
@@ -38,17 +36,18 @@ class AttentionMaps(MappedLoss):
         return ("queries", "keys")
 
     def check(self, student, teacher):
-        if student.heads != teacher.heads:
-            raise UserError(
-                f"the teacher has heads={teacher.heads} and the student {student.heads}, so that the teacher loss "
-                f"'attention' cannot compare them; use kind=relations, or set model.heads={teacher.heads}"
-            )
-        for name, config in (("student", student), ("teacher", teacher)):
-            if reason := _not_from_queries(config):
-                raise UserError(
-                    f"the {name} has {reason}, and the teacher loss 'attention' computes maps from queries and keys "
-                    "only; use kind=hidden"
-                )
+        self.check_equal("heads", student, teacher, "kind=relations, or ")
+        super().check(student, teacher)
+
+    def reason_against(self, config):
+        # Maps are computed from queries and keys only.
+        more = {
+            "fixed heads": config.block.fixed_heads,
+            f"model.block.global_every={config.block.global_every}": config.block.global_every > 1,
+            f"model.direction={config.direction}": config.direction != BIDIRECTIONAL,
+        }
+        reasons = [f"{name}; use kind=hidden" for name, is_set in more.items() if is_set]
+        return super().reason_against(config) or next(iter(reasons), "")
 
     def terms(self, student, teacher, batch, params, soft_weights):
         pairs, total = self.pairs(student.config, teacher.config), jnp.zeros(())
@@ -73,15 +72,6 @@ def _scores(model: Values, layer: int) -> jax.Array:
     """Return scaled query-key products, float32 [B, H, T, T]."""
     queries_BTHD, keys_BTHD = model.of_heads("queries", layer), model.of_heads("keys", layer)
     return jnp.einsum("bqhd,bthd->bhqt", queries_BTHD, keys_BTHD) * queries_BTHD.shape[-1] ** -0.5
-
-
-def _not_from_queries(config: EncoderConfig) -> str:
-    """Return the setting that makes attention depend on more than queries and keys; empty if there is none."""
-    if config.block.fixed_heads:
-        return "fixed heads"
-    if config.block.global_every > 1:
-        return f"model.block.global_every={config.block.global_every}"
-    return "" if config.direction == BIDIRECTIONAL else f"model.direction={config.direction}"
 
 
 _NAMES = ("queries", "keys", "values")
@@ -110,28 +100,15 @@ class Relations(TeacherLoss):
         return _NAMES
 
     def pairs(self, student, teacher):
-        return ((self.student_layer or student.layers, self.teacher_layer or teacher.layers),)
+        pairs = ((self.student_layer or student.layers, self.teacher_layer or teacher.layers),)
+        return self.possible(pairs, student, teacher)
 
-    def check(self, student: EncoderConfig, teacher: EncoderConfig):
-        for name, config, layer in (
-            ("student", student, self.student_layer),
-            ("teacher", teacher, self.teacher_layer),
-        ):
-            if (width := config.context_width) % self.heads:
-                raise UserError(
-                    f"heads={self.heads} of the teacher loss 'relations' does not divide the width={width} of "
-                    f"the {name}; choose a divisor of the widths of both models"
-                )
-            if layer > config.layers:
-                raise UserError(
-                    f"{name}_layer={layer} of the teacher loss 'relations' exceeds the {config.layers} layers of the "
-                    f"{name}; lower it, 0 is the last layer"
-                )
-            if config.block.fixed_heads:
-                raise UserError(
-                    f"the {name} has fixed heads, which have no queries and keys for the teacher loss 'relations'; use "
-                    "kind=hidden"
-                )
+    def reason_against(self, config):
+        if config.context_width % self.heads:
+            return f"width={config.context_width}, which heads={self.heads} does not divide; choose a common divisor"
+        if config.block.fixed_heads:
+            return "fixed heads, which have no queries and keys; use kind=hidden"
+        return super().reason_against(config)
 
     def terms(self, student, teacher, batch, params, soft_weights):
         ((own_layer, target_layer),) = self.pairs(student.config, teacher.config)

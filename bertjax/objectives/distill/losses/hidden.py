@@ -6,7 +6,6 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.mixing import OUTPUT
 from bertjax.models.pooling import l2_normalize
@@ -14,7 +13,6 @@ from bertjax.models.taps import ATTENTION
 from bertjax.objectives.distill.losses import TeacherLoss, is_token
 from bertjax.objectives.distill.losses.layer_map import MappedLoss
 from bertjax.objectives.losses import cosine, cosine_distance
-from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting
 
 COMPARISONS = MSE, NORMALIZED, COSINE, STATISTICS = ("mse", "normalized", "cosine", "statistics")
@@ -48,17 +46,17 @@ class HiddenStates(MappedLoss):
         return ("hidden",)
 
     def check(self, student, teacher):
-        for name, config in (("student", student), ("teacher", teacher)):
-            if self.on == SUMMARIES and (reason := _why_cls_is_not_a_summary(config)):
-                raise UserError(
-                    f"the {name} has {reason}, so that the teacher loss 'hidden' cannot compare them; set on=tokens"
-                )
         # Means and variances over the width are scalars, so `statistics` compares any widths.
-        if student.width != teacher.width and not self.projection and self.compare != STATISTICS:
-            raise UserError(
-                f"the teacher has width={teacher.width} and the student {student.width}, so that the teacher loss "
-                f"'hidden' cannot compare their states; set projection=True, or model.width={teacher.width}"
-            )
+        if not self.projection and self.compare != STATISTICS:
+            self.check_equal("width", student, teacher, "projection=True, or ")
+        super().check(student, teacher)
+
+    def reason_against(self, config):
+        if self.on == SUMMARIES and ATTENTION not in config.block.captures:
+            return f"model.block.kind={config.block.kind}, whose [CLS] sees its example from one side; set on=tokens"
+        if self.on == SUMMARIES and config.direction != BIDIRECTIONAL:
+            return f"model.direction={config.direction}, whose [CLS] does not see its whole example; set on=tokens"
+        return super().reason_against(config)
 
     def init(self, key, student, teacher):
         if not self.projection:
@@ -104,15 +102,6 @@ class HiddenStates(MappedLoss):
         return jnp.mean((own - target) ** 2, axis=-1)
 
 
-def _why_cls_is_not_a_summary(config: EncoderConfig) -> str:
-    """Return the setting that keeps [CLS] from seeing its whole example; empty if there is none."""
-    if ATTENTION not in config.block.captures:
-        return f"model.block.kind={config.block.kind}, whose [CLS] sees its example from one side only"
-    if config.direction != BIDIRECTIONAL:
-        return f"model.direction={config.direction}, whose [CLS] does not see its whole example"
-    return ""
-
-
 @dataclasses.dataclass(frozen=True)
 class OutputCosine(TeacherLoss):
     """One minus the cosine between the last hidden states of student and teacher, over all tokens: DistilBERT's third
@@ -129,11 +118,8 @@ class OutputCosine(TeacherLoss):
         return (OUTPUT,)
 
     def check(self, student, teacher):
-        if student.width != teacher.width:
-            raise UserError(
-                f"the teacher has width={teacher.width} and the student {student.width}, so that the teacher loss "
-                f"'output' cannot compare their states; set model.width={teacher.width}"
-            )
+        self.check_equal("width", student, teacher)
+        super().check(student, teacher)
 
     def terms(self, student, teacher, batch, params, soft_weights):
         return cosine_distance(student.captured[OUTPUT], teacher.captured[OUTPUT], batch["examples_BT"] > 0), {}

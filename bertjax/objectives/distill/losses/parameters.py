@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict
 
-from bertjax.models.config import EncoderConfig
 from bertjax.models.vocabulary import encoder_shapes
 from bertjax.objectives.distill.losses import Pairs, Values
 from bertjax.objectives.distill.losses.layer_map import MappedLoss
@@ -58,30 +57,21 @@ class Parameters(MappedLoss):
                 )
         return pairs
 
+    def reason_against(self, config):
+        if config.sharing != "none":
+            return f"model.sharing={config.sharing}, and not parameters for each layer; use kind=hidden"
+        return f"model.block.kind={config.block.kind}; use kind=logits" if config.block.has_query_stream else ""
+
     def check(self, student, teacher):
-        for name, config in (("student", student), ("teacher", teacher)):
-            if config.sharing != "none":
-                raise UserError(
-                    f"the {name} has model.sharing={config.sharing}, and the teacher loss 'parameters' needs layers "
-                    "with parameters of their own; use kind=hidden"
-                )
-            if config.block.has_query_stream:
-                raise UserError(
-                    f"the {name} has model.block.kind={config.block.kind}, which the teacher loss 'parameters' does "
-                    "not support; use kind=logits"
-                )
-        own, other = (_in_layers(config) for config in (student, teacher))
+        super().check(student, teacher)
+        paths = ({path for path in encoder_shapes(config) if path.startswith(_LAYERS)} for config in (student, teacher))
+        own, other = paths
         if odd := sorted(own ^ other):
             raise UserError(
                 f"the layers of teacher and student do not have the same parameters ({shorten(odd)}), which the "
                 "teacher loss 'parameters' compares; use the same settings of model, or kind=hidden"
             )
-        offset, other = teacher.embeddings.position_offset, student.embeddings.position_offset
-        if offset != other:
-            raise UserError(
-                f"the teacher has model.embeddings.position_offset={offset} and the student {other}, so that "
-                f"'parameters' cannot compare positions; set model.embeddings.position_offset={offset}"
-            )
+        self.check_equal("embeddings.position_offset", student, teacher)
 
     def init(self, key, student, teacher):
         own, other = encoder_shapes(student), encoder_shapes(teacher)
@@ -123,10 +113,6 @@ class Parameters(MappedLoss):
             # V multiplies the output axis from the right, U the input axis (second to last).
             values = values @ matrix if name.startswith("outputs") else jnp.einsum("lmn,mp->lpn", values, matrix)
         return values - target
-
-
-def _in_layers(config: EncoderConfig) -> set[str]:
-    return {path for path in encoder_shapes(config) if path.startswith(_LAYERS)}
 
 
 def _compared(own: Shapes, other: Shapes, pairs: Pairs) -> list[str]:
