@@ -6,11 +6,11 @@ from typing import NamedTuple
 from flax.core import FrozenDict
 
 from bertjax.models.config import EncoderConfig
-from bertjax.models.heads import MaskedLMHead, PairHead, SpanBoundaryHead
+from bertjax.models.heads import MaskedLMHead, PairHead
 from bertjax.models.label_heads import DetectionHead, label_head
 from bertjax.models.layers import Dense
 from bertjax.models.model import HeadSpec
-from bertjax.models.vocabulary_heads import BiasedDecoderHead, DecoderHead, VocabularyHead
+from bertjax.models.vocabulary_heads import BiasedDecoderHead, DecoderHead, SpanBoundaryHead, VocabularyHead
 
 
 class Counts(NamedTuple):

@@ -57,42 +57,6 @@ def masked_lm_head(config: EncoderConfig) -> type[nn.Module]:
     return config.block.masked_lm_head or MaskedLMHead
 
 
-class SpanBoundaryHead(nn.Module):
-    """Predict each masked token from the two tokens around its span and its place in the span.
-
-    Two layers with GELU and layer norm read the boundary states and the place embedding, followed by a product with the
-    word embeddings (Joshi et al., 2020, section 3.2).
-
-    Attributes:
-      longest: number of places with an embedding.
-      place_width: width of the place embeddings.
-    """
-
-    config: EncoderConfig
-    longest: int
-    place_width: int
-
-    @nn.compact
-    def __call__(
-        self, left_BKD: jax.Array, right_BKD: jax.Array, places_BK: jax.Array, word_VE: jax.Array
-    ) -> jax.Array:
-        """Return float32 logits_BKV over the padded vocabulary.
-
-        Args:
-          left_BKD, right_BKD: hidden states of the last token before the span and the first token after it.
-          places_BK: int, in [0, longest), 0 for the first token in the span.
-        """
-        config = self.config
-        init = nn.initializers.truncated_normal(config.init_stddev)
-        place = self.param("place", init, (self.longest, self.place_width))
-        word_bias_V = self.param("word_bias", nn.initializers.zeros, (config.padded_vocab_size,))
-        hidden = jnp.concatenate([left_BKD, right_BKD, place[places_BK].astype(left_BKD.dtype)], axis=-1)
-        for name, width in (("first", config.width), ("second", config.embedded_width)):
-            hidden = activation(config)(Dense(config, width, config.has_biases, name=name)(hidden))
-            hidden = layer_norm(config, f"{name}_norm")(hidden)
-        return vocabulary_logits(config, hidden, word_VE, word_bias_V)
-
-
 def vocabulary_logits(
     config: EncoderConfig, transformed_BKE: jax.Array, word_VE: jax.Array, word_bias_V: jax.Array
 ) -> jax.Array:
@@ -110,7 +74,7 @@ def vocabulary_logits(
 def transformed(config: EncoderConfig, width: int, states: jax.Array) -> jax.Array:
     """Apply the first layer of a head, whose parameters `transform` and `norm` are the calling module's own."""
     stddev = config.block.output_stddev(config)
-    transform = Dense(config, width, config.has_biases, stddev=stddev, name="transform")
+    transform = Dense(config, width, config.block.has_biases, stddev=stddev, name="transform")
     return layer_norm(config, "norm")(activation(config)(transform(states)))
 
 

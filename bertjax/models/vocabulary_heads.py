@@ -1,4 +1,4 @@
-"""Heads that predict tokens without a transform: with the word embeddings, or with a table of their own."""
+"""Further heads that predict tokens: from the boundaries of spans, or from states without a transform."""
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +6,43 @@ from flax import linen as nn
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.heads import vocabulary_logits
+from bertjax.models.layers import Dense, activation, layer_norm
+
+
+class SpanBoundaryHead(nn.Module):
+    """Predict each masked token from the two tokens around its span and its place in the span.
+
+    Two layers with GELU and layer norm read the boundary states and the place embedding, followed by a product with the
+    word embeddings (Joshi et al., 2020, section 3.2).
+
+    Attributes:
+      longest: number of places with an embedding.
+      place_width: width of the place embeddings.
+    """
+
+    config: EncoderConfig
+    longest: int
+    place_width: int
+
+    @nn.compact
+    def __call__(
+        self, left_BKD: jax.Array, right_BKD: jax.Array, places_BK: jax.Array, word_VE: jax.Array
+    ) -> jax.Array:
+        """Return float32 logits_BKV over the padded vocabulary.
+
+        Args:
+          left_BKD, right_BKD: hidden states of the last token before the span and the first token after it.
+          places_BK: int, in [0, longest), 0 for the first token in the span.
+        """
+        config = self.config
+        init = nn.initializers.truncated_normal(config.init_stddev)
+        place = self.param("place", init, (self.longest, self.place_width))
+        word_bias_V = self.param("word_bias", nn.initializers.zeros, (config.padded_vocab_size,))
+        hidden = jnp.concatenate([left_BKD, right_BKD, place[places_BK].astype(left_BKD.dtype)], axis=-1)
+        for name, width in (("first", config.width), ("second", config.embedded_width)):
+            hidden = activation(config)(Dense(config, width, config.block.has_biases, name=name)(hidden))
+            hidden = layer_norm(config, f"{name}_norm")(hidden)
+        return vocabulary_logits(config, hidden, word_VE, word_bias_V)
 
 
 class VocabularyHead(nn.Module):

@@ -9,13 +9,12 @@ The discriminator is the exported encoder. The generator is saved with the heads
 """
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking import Masking, TokenMasking
 from bertjax.models import disentangled_embeddings
 from bertjax.models.config import VOCABULARY_MULTIPLE, EncoderConfig
@@ -121,8 +120,11 @@ class Electra(MaskedLM):
                 f"model.embeddings.kind={config.embeddings.kind} makes them as wide as the encoder; set it to bert"
             )
         try:
-            scaled = _scaled(config, self.generator_share)
-            scaled = scaled.replace({"layers": max(1, round(config.layers * self.generator_depth))})
+            # A share of the widths and heads, reading the embeddings of the whole encoder.
+            names = ("width", "feedforward", "heads")
+            sizes = {name: max(1, round(getattr(config, name) * self.generator_share)) for name in names}
+            parts = {"block": config.block.scaled(self.generator_share), "embeddings.width": config.embedded_width}
+            scaled = config.replace(sizes | parts | {"layers": max(1, round(config.layers * self.generator_depth))})
         except UserError as error:
             problem, _, _ = str(error).partition(";")  # its remedy changes the encoder
             raise UserError(
@@ -132,25 +134,25 @@ class Electra(MaskedLM):
         # ELECTRA-Small's generator has one head of width 64, which does not fill a tile of the fused kernel.
         return with_possible_attention(scaled)
 
-    def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
+    def heads(self, config):
         return {"mlm": HeadSpec(masked_lm_head(config), on_generator=True), "rtd": HeadSpec(DetectionHead)}
 
-    def model(self, config: EncoderConfig) -> Model:
+    def model(self, config):
         return Model(config, self.heads(config), self.generator(config), not self._is_disentangled)
 
     @property
     def _is_disentangled(self) -> bool:
         return self.embedding_sharing == DISENTANGLED
 
-    def init(self, model: Model, key: jax.Array, batch: dict[str, Any]) -> dict:
+    def init(self, model, key, batch):
         params = super().init(model, key, batch)
         return disentangled_embeddings.split(params) if self._is_disentangled else params
 
-    def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
+    def logits(self, model, batch, key=None):
         """Return {`mlm`: `mlm_logits`, `rtd`: `rtd_logits`} for the batch as it is, without dropout."""
         return {"mlm": self.mlm_logits(model, batch), "rtd": self.rtd_logits(model, batch)}
 
-    def mlm_logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
+    def mlm_logits(self, model, batch, key=None):
         """Return the generator's logits_BKV at the predicted positions."""
         hidden_BKD = model.encode_by_generator(batch, key, batch["mlm_positions_BK"]).hidden
         return model.head("mlm", hidden_BKD, model.generator_word_VE)
@@ -159,14 +161,14 @@ class Electra(MaskedLM):
         """Return the discriminator's logits_BT; above 0 means "replaced"."""
         return model.head("rtd", model.encode(batch, key).hidden)
 
-    def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
+    def flops_parts(self, config):
         generator, heads = self.generator(config), self.heads(config)
         return (
             FlopsPart(config, {"tokens": head_products(config, heads["rtd"])}),
             FlopsPart(generator, {"predictions": head_products(generator, heads["mlm"])}, read=1.0),
         )
 
-    def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
+    def features(self, examples, draw):
         """Return masked language modeling features; chosen tokens beyond the capacity K stay unmasked."""
         features = super().features(examples, draw)
         # Start from the original text and mask only the tokens that a place in K predicts: others have no replacement.
@@ -195,12 +197,6 @@ class Electra(MaskedLM):
         generator, generator_metrics = self.terms_of({"mlm": logits_BKV}, batch)
         named = {name.replace("mlm_", "generator_"): value for name, value in generator_metrics.items()}
         return joined(rtd, ({"generator": generator["mlm"]}, named))
-
-
-def _scaled(config: EncoderConfig, share: float) -> EncoderConfig:
-    """Return the encoder with a share of its widths and heads, reading the embeddings of the whole one."""
-    sizes = {field: max(1, round(getattr(config, field) * share)) for field in ("width", "feedforward", "heads")}
-    return config.replace(sizes | {"block": config.block.scaled(share), "embeddings.width": config.embedded_width})
 
 
 def replace(batch: Arrays, drawn_BK: jax.Array) -> tuple[Arrays, jax.Array]:

@@ -1,7 +1,7 @@
 """Masked language modeling (MLM; Devlin et al., 2019, section 3.1, task 1; arXiv 1810.04805)."""
 
 import dataclasses
-from typing import ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import jax
 import jax.numpy as jnp
@@ -91,13 +91,17 @@ class MaskedLM(Objective):
         logits = {self.term: model.head(self.head, predicted_BKD, model.word_VE)}
         return logits | {part.term: part.logits(model, encoded) for part in self.parts}
 
-    def mlm_logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
-        """Device: return logits_BKV at `<term>_positions_BK`; `<term>_weights_BK` is the only other feature to read."""
-        hidden_BKD = model.encode(batch, key, batch[f"{self.term}_positions_BK"]).hidden
+    def mlm_logits(self, model: Model, batch: Arrays, key: jax.Array | None = None, **streams: Any) -> jax.Array:
+        """Device: return logits_BKV at `<term>_positions_BK`; `<term>_weights_BK` is the only other feature to read.
+
+        Args:
+          streams: see `Model.encode`.
+        """
+        hidden_BKD = model.encode(batch, key, batch[f"{self.term}_positions_BK"], **streams).hidden
         return model.head(self.head, hidden_BKD, model.word_VE)
 
     def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
-        heads = {"predictions": head_products(config, HeadSpec(masked_lm_head(config)))}
+        heads = {"predictions": head_products(config, self.heads(config)[self.head])}
         for part in self.parts:
             unit = "tokens" if part.reads_all_tokens else "examples"
             heads[unit] = heads.get(unit, 0) + head_products(config, part.head)

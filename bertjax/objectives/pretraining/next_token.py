@@ -8,15 +8,12 @@ encoder reads both sides. Two tasks of a mixture give the share of each.
 import dataclasses
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from bertjax.data.batch import PlacedExamples
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import LEFT_TO_RIGHT
-from bertjax.models.model import HeadSpec, Model
 from bertjax.models.tracing import with_possible_attention
 from bertjax.objectives.base import Arrays, Traits
 from bertjax.objectives.pretraining.causal import CausalLM
@@ -36,15 +33,13 @@ class MaskedNextToken(MaskedLM):
         text_term="mntp", sharding_rules=((r"heads/clm/transform/kernel$", PartitionSpec("fsdp", None)),)
     )
 
-    def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
+    def logits(self, model, batch, key=None):
         return super().logits(model, _one_before(batch), key)
 
-    def mlm_logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
+    def mlm_logits(self, model, batch, key=None):
         return super().mlm_logits(model, _one_before(batch), key)
 
-    def masked_features(
-        self, examples: PlacedExamples, tokens: np.ndarray, chosen: np.ndarray
-    ) -> dict[str, np.ndarray]:
+    def masked_features(self, examples, tokens, chosen):
         # A tokenizer may put no symbol in front. What is not predicted is not hidden either.
         is_first = examples.ragged.token_index == 0
         return super().masked_features(examples, np.where(is_first, examples.ragged.tokens, tokens), chosen & ~is_first)
@@ -54,10 +49,10 @@ class MaskedNextToken(MaskedLM):
 class NextToken(CausalLM):
     """Causal language modeling as a task of a bidirectional encoder: for its batches, tokens see only earlier ones."""
 
-    def model(self, config: EncoderConfig) -> Model:
+    def model(self, config):
         return super().model(_left_to_right(config))
 
-    def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
+    def heads(self, config):
         return super().heads(_left_to_right(config))
 
 

@@ -30,8 +30,7 @@ from bertjax.data.masking import Masking, TokenMasking, mask, token_bits
 from bertjax.data.random import bits
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL
-from bertjax.models.flops import FlopsPart, head_products
-from bertjax.models.model import HeadSpec, Model
+from bertjax.models.model import HeadSpec
 from bertjax.models.vocabulary_heads import VocabularyHead
 from bertjax.objectives.base import Arrays, Traits
 from bertjax.objectives.pretraining.mlm import MaskedLM
@@ -72,23 +71,15 @@ class PermutationLM(MaskedLM):
                 "set objective.memory=True, or objective.both_directions=False"
             )
 
-    def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
+    def heads(self, config):
         """Return the head: query stream times word embeddings.
 
         Raises:
           UserError: the encoder has no query stream, reads from left to right, or has embeddings of another width
             than its layers.
         """
-        if not config.block.has_query_stream:
-            raise UserError(
-                f"objective.kind=permutation needs model.block.kind=xlnet, not {config.block.kind}: a query that "
-                "sees no token of its own must know its place; model.preset=xlnet_base has it"
-            )
-        if config.direction != BIDIRECTIONAL:
-            raise UserError(
-                f"objective.kind=permutation predicts in an order of its own, and model.direction={config.direction} "
-                f"is another; set model.direction={BIDIRECTIONAL}"
-            )
+        # A query that sees no token of its own must know its place.
+        check_encoder(config, "permutation", "xlnet", config.block.has_query_stream)
         if config.embedded_width != config.width:
             raise UserError(
                 f"objective.kind=permutation multiplies states by word embeddings, and model.embeddings.width="
@@ -96,21 +87,20 @@ class PermutationLM(MaskedLM):
             )
         return {"plm": HeadSpec(VocabularyHead)}
 
-    def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
+    def logits(self, model, batch, key=None):
         """Return {`plm`: logits_BKV at the predicted positions}."""
         # Rank 0 marks the memory. Padding has it too, but no token sees padding.
         memory_BT = batch["rank_BT"] == 0 if self.memory else None
-        return {"plm": _query_logits(model, batch, batch["rank_BT"], memory_BT, key)}
+        return {"plm": super().mlm_logits(model, batch, key, rank_BT=batch["rank_BT"], memory_BT=memory_BT)}
 
-    def mlm_logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
+    def mlm_logits(self, model, batch, key=None):
         """Return logits_BKV at the predicted positions, each predicted from all tokens that are not."""
-        return _query_logits(model, batch, _last(batch), None, key)
+        return super().mlm_logits(model, batch, key, rank_BT=_last(batch))
 
-    def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
-        products = head_products(config, self.heads(config)[self.term])
-        return (FlopsPart(config, {"predictions": products}, read=1.0, queries=True),)
+    def flops_parts(self, config):
+        return tuple(part._replace(queries=True) for part in super().flops_parts(config))
 
-    def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
+    def features(self, examples, draw):
         """Return the predicted tokens and `rank_BT`, int32, see `ranks`."""
         ragged, masked = examples.ragged, mask(examples, draw, self.masking)
         is_memory = self._is_memory(examples, draw)
@@ -141,9 +131,7 @@ def ranks(ragged: Ragged, draw: Draw, chosen: np.ndarray, is_memory: np.ndarray)
       chosen: bool [n], tokens to predict.
       is_memory: bool [n], memory tokens.
     """
-    given = np.where(is_memory, 0, 1).astype(np.int32)
-    places = order(ragged, draw, (chosen | ragged.special) & ~is_memory)
-    return given + places
+    return order(ragged, draw, (chosen | ragged.special) & ~is_memory) + ~is_memory
 
 
 def order(ragged: Ragged, draw: Draw, ordered: np.ndarray) -> np.ndarray:
@@ -165,9 +153,23 @@ def order(ragged: Ragged, draw: Draw, ordered: np.ndarray) -> np.ndarray:
     return places
 
 
-def _query_logits(model: Model, batch: Arrays, rank_BT, memory_BT, key: jax.Array | None) -> jax.Array:
-    hidden_BKD = model.encode(batch, key, batch["plm_positions_BK"], rank_BT=rank_BT, memory_BT=memory_BT).hidden
-    return model.head("plm", hidden_BKD, model.word_VE)
+def check_encoder(config: EncoderConfig, objective: str, block: str, has_streams: bool) -> None:
+    """Raise UserError if an encoder cannot predict tokens in a random order.
+
+    Args:
+      objective, block: kinds of the objective and of the block that it needs.
+      has_streams: whether the block of `config` computes the streams of states that the objective reads.
+    """
+    if not has_streams:
+        raise UserError(
+            f"objective.kind={objective} needs model.block.kind={block}, not {config.block.kind}; "
+            f"model.preset={block}_base has it"
+        )
+    if config.direction != BIDIRECTIONAL:
+        raise UserError(
+            f"objective.kind={objective} predicts in an order of its own, and model.direction={config.direction} is "
+            f"another; set model.direction={BIDIRECTIONAL}"
+        )
 
 
 def _last(batch: Arrays) -> jax.Array:

@@ -12,19 +12,12 @@ converts to `MPNetForMaskedLM`, as one that is trained with `objective.kind=mlm`
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking import mask
-from bertjax.models.config import EncoderConfig
-from bertjax.models.directions import BIDIRECTIONAL
-from bertjax.models.model import HeadSpec, Model
-from bertjax.objectives.base import Arrays
 from bertjax.objectives.pretraining.mlm import MaskedLM
-from bertjax.objectives.pretraining.permutation import order
-from bertjax.runtime.errors import UserError
+from bertjax.objectives.pretraining.permutation import check_encoder, order
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,38 +30,24 @@ class PermutedMaskedLM(MaskedLM):
       masking: selects the tokens to predict, and the symbols in their place.
     """
 
-    def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
+    def heads(self, config):
         """Return the head of masked language modeling.
 
         Raises:
           UserError: the encoder's attention cannot read predicted tokens beside the row, or it reads in one direction.
         """
-        if not config.block.has_compensation:
-            raise UserError(
-                f"objective.kind=permuted_mlm needs model.block.kind=mpnet, not {config.block.kind}; "
-                "model.preset=mpnet_base has it"
-            )
-        if config.direction != BIDIRECTIONAL:
-            raise UserError(
-                f"objective.kind=permuted_mlm predicts in an order of its own, and model.direction={config.direction} "
-                f"is another; set model.direction={BIDIRECTIONAL}"
-            )
+        check_encoder(config, "permuted_mlm", "mpnet", config.block.has_compensation)
         return super().heads(config)
 
-    def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
+    def logits(self, model, batch, key=None):
         """Return {`mlm`: logits_BKV of the query stream}."""
-        is_used_BK = batch["mlm_weights_BK"] > 0
-        streams = {
-            "rank_BT": batch["rank_BT"],
-            "answers_BK": jnp.where(is_used_BK, batch["mlm_labels_BK"], -1),
-        }
-        hidden_BKD = model.encode(batch, key, batch["mlm_positions_BK"], **streams).hidden
-        return {"mlm": model.head("mlm", hidden_BKD, model.word_VE)}
+        answers_BK = jnp.where(batch["mlm_weights_BK"] > 0, batch["mlm_labels_BK"], -1)
+        return {"mlm": self.mlm_logits(model, batch, key, rank_BT=batch["rank_BT"], answers_BK=answers_BK)}
 
-    def flops_parts(self, config: EncoderConfig):
+    def flops_parts(self, config):
         return tuple(part._replace(queries=True, answers=True) for part in super().flops_parts(config))
 
-    def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
+    def features(self, examples, draw):
         """Return what masked language modeling has, and `rank_BT`, int32: 0, or the place of a predicted token.
 
         Chosen tokens beyond the capacity K have 0 too: their symbols stay in the row. Places may so have gaps.

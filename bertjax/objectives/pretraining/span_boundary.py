@@ -7,17 +7,14 @@ as one. Examples are single sequences (section 3.3): `examples.kind="full_senten
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking import Masking, SpanMasking, mask
-from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import FlopsPart, head_products
-from bertjax.models.heads import SpanBoundaryHead
-from bertjax.models.model import HeadSpec, Model
-from bertjax.objectives.base import Arrays, joined
+from bertjax.models.model import HeadSpec
+from bertjax.models.vocabulary_heads import SpanBoundaryHead
+from bertjax.objectives.base import joined
 from bertjax.objectives.losses import classification_term
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.setting import setting
@@ -39,11 +36,11 @@ class SpanBoundary(MaskedLM):
     longest: int = setting(LONGEST, least=1)
     baselines = MaskedLM.baselines  # the masked-token term is unchanged, so its baselines still apply
 
-    def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
+    def heads(self, config):
         sizes = {"longest": self.longest, "place_width": PLACE_WIDTH}
         return super().heads(config) | {"sbo": HeadSpec(SpanBoundaryHead, sizes)}
 
-    def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
+    def logits(self, model, batch, key=None):
         """Return {`mlm`, `sbo`: logits_BKV at the predicted positions}."""
         read = [batch[f"{name}_positions_BK"] for name in ("mlm", "sbo_left", "sbo_right")]
         # One pass reads all three positions per predicted token.
@@ -54,12 +51,12 @@ class SpanBoundary(MaskedLM):
             "sbo": model.head("sbo", left_BKD, right_BKD, batch["sbo_places_BK"], model.word_VE),
         }
 
-    def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
+    def flops_parts(self, config):
         """Each predicted token counts twice, once per head, and the two heads read three positions."""
         products = sum(head_products(config, head) for head in self.heads(config).values())
         return (FlopsPart(config, {"predictions": products / 2}, read=1.5),)
 
-    def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
+    def features(self, examples, draw):
         """Return masked language modeling features, plus the span boundaries of each predicted position.
 
         `sbo_left_positions_BK` and `sbo_right_positions_BK` are boundary columns, `sbo_places_BK` is the place in the
@@ -70,7 +67,7 @@ class SpanBoundary(MaskedLM):
         columns_BK = features["mlm_positions_BK"]
         before_BK, after_BK = (
             np.take_along_axis(examples.tokens_to_rows(distances), columns_BK, axis=1)
-            for distances in places(masked.chosen)
+            for distances in (number_before(masked.chosen), number_before(masked.chosen[::-1])[::-1])
         )
         # A span at the start of an example has no token before it if [CLS] comes last.
         first_BT = examples.tokens_to_rows(examples.ragged.spread(examples.starts).astype(np.int32))
@@ -93,16 +90,12 @@ class SpanBoundary(MaskedLM):
         return joined(super().terms_of(logits, batch), sbo)
 
 
-def places(chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return how many chosen tokens directly precede and follow each chosen token (bool [n]); int32 [n] each.
+def number_before(chosen: np.ndarray) -> np.ndarray:
+    """Return how many chosen tokens directly precede each chosen token (bool [n]); int32 [n].
 
     Special symbols are never chosen, so adjacent tokens belong to the same example.
     """
-
-    def before(chosen: np.ndarray) -> np.ndarray:
-        index = np.arange(len(chosen))
-        # Index of the last token that was not chosen, at or before each token.
-        last_other = np.maximum.accumulate(np.where(chosen, -1, index))
-        return np.where(chosen, index - last_other - 1, 0).astype(np.int32)
-
-    return before(chosen), before(chosen[::-1])[::-1]
+    index = np.arange(len(chosen))
+    # Index of the last token that was not chosen, at or before each token.
+    last_other = np.maximum.accumulate(np.where(chosen, -1, index))
+    return np.where(chosen, index - last_other - 1, 0).astype(np.int32)

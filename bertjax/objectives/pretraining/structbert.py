@@ -9,16 +9,15 @@ import dataclasses
 import math
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking import Masked, mask, token_bits, token_shares
-from bertjax.models.model import Model
-from bertjax.objectives.base import Arrays, Traits, joined
+from bertjax.objectives.base import Traits, joined
 from bertjax.objectives.pretraining.mlm import MaskedLM, token_features, token_terms, token_weight
 from bertjax.objectives.pretraining.sentence_pairs import SentenceStructurePrediction
+from bertjax.objectives.pretraining.span_boundary import number_before
 from bertjax.runtime.setting import setting
 
 RUN = 3
@@ -43,7 +42,7 @@ class StructBERT(MaskedLM):
     parts = SentenceStructurePrediction.parts
     baselines = MaskedLM.baselines  # the masked-token term is unchanged, so its baselines still apply
 
-    def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
+    def logits(self, model, batch, key=None):
         """Return {`mlm`, `order`: logits_BKV at the predicted positions, `structure`: logits, [B, N, 3]}."""
         masked_BK, shuffled_BK = batch["mlm_positions_BK"], batch["order_positions_BK"]
         encoded = model.encode(batch, key, jnp.concatenate([masked_BK, shuffled_BK], axis=1))
@@ -55,7 +54,7 @@ class StructBERT(MaskedLM):
             **{part.term: part.logits(model, encoded) for part in self.parts},
         }
 
-    def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
+    def features(self, examples, draw):
         """Return features of the other two objectives, `order_{positions,labels,weights}_BK` and `order_dropped_B`."""
         masked = mask(examples, draw, self.masking)
         sources, shuffled = self._shuffle(examples, draw, masked)
@@ -94,8 +93,5 @@ def heads_of_runs(eligible: np.ndarray) -> np.ndarray:
 
     Special symbols are never eligible, so no run crosses examples or segments.
     """
-    index = np.arange(len(eligible))
-    last_other = np.maximum.accumulate(np.where(eligible, -1, index))
-    within = index - last_other - 1
-    is_last = eligible & (within % RUN == RUN - 1)
+    is_last = eligible & (number_before(eligible) % RUN == RUN - 1)
     return np.flatnonzero(is_last) - (RUN - 1)

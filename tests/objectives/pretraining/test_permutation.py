@@ -147,7 +147,7 @@ def test_both_directions_without_a_memory_are_refused():
     [
         (
             {"block": BertBlock(), "embeddings": BertEmbeddings()},
-            "objective.kind=permutation needs model.block.kind=xlnet, not bert: a query",
+            "objective.kind=permutation needs model.block.kind=xlnet, not bert; model.preset=xlnet_base has it",
         ),
         (
             {"embeddings": XLNetEmbeddings(8)},
