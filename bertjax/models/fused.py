@@ -16,54 +16,34 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from bertjax.models.dropout import keys_per_group
+from bertjax.models.execution import kept
 from bertjax.models.fused_kernels import LANES, Plan, backward_kernel, forward_kernel, grouped_forward_kernel
 
 # Elements in a block of logits [keys, queries] and in a block of states [tokens, lanes], sized to fit 16 MiB of VMEM.
 _LOGITS, _STATES = 512 * 512, 512 * 256
 
 
-def attend_fused(
-    query_BTD: jax.Array,
-    key_BTD: jax.Array,
-    value_BTD: jax.Array,
-    examples_BT: jax.Array,
-    seeds_BH2: jax.Array,
-    window: jax.Array | int | None,
-    rate: float,
-    saved: str,
-    interpret: bool = False,
-) -> jax.Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def attend_fused(plan, query_BTD, key_BTD, value_BTD, examples_B1T, seeds_B1S, window_11):
     """Return the context [B, T, D] of scaled dot-product attention with dropout.
 
     Args:
+      plan: what all programs share.
       query_BTD, key_BTD, value_BTD: single-device arrays, heads side by side; T and D are multiples of 128.
-      examples_BT: int32, 1-based index of each token's example in its row.
-      seeds_BH2: int32 words from `dropout.seeds_of`; unused if the rate is 0.
-      window: number of visible tokens to either side; None for no limit.
-      rate: dropout rate.
-      saved: checkpoint name for the values that the backward pass needs.
-      interpret: run the kernel in interpret mode, without a TPU, for tests.
+      examples_B1T: int32, 1-based index of each token's example in its row.
+      seeds_B1S: int32 words from `dropout.seeds_of`, two per head; unused if the rate is 0.
+      window_11: int32, number of visible tokens to either side; unused without a window.
     """
-    rows, heads, _ = seeds_BH2.shape
-    plan = Plan(query_BTD.shape[2] // heads, rate, window is not None, saved, interpret)
-    window_11 = jnp.asarray(0 if window is None else window, jnp.int32).reshape(1, 1)
-    # Pallas for TPU tiles the last two axes; an axis of length 1 before the last lets a block hold one row.
-    seeds_B1S = seeds_BH2.reshape(rows, 1, 2 * heads)
-    return _attend(plan, query_BTD, key_BTD, value_BTD, examples_BT[:, None], seeds_B1S, window_11)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(plan, query_BTD, key_BTD, value_BTD, examples_B1T, seeds_B1S, window_11):
     return _forward(plan, query_BTD, key_BTD, value_BTD, examples_B1T, seeds_B1S, window_11)[0]
 
 
 def _forward(plan, query_BTD, key_BTD, value_BTD, *others):
     """Return the context and the residuals for the backward pass."""
+    # Examples are passed twice: once blocked by keys, once by queries.
     grid = _Grid(plan, *query_BTD.shape)
     sums = jax.ShapeDtypeStruct(grid.sums_shape, jnp.float32)
     specs = grid.specs(lambda row, group, part, keys: (row, group, part, keys))
@@ -77,8 +57,8 @@ def _forward(plan, query_BTD, key_BTD, value_BTD, *others):
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "parallel", "arbitrary")),
         interpret=plan.interpret,
         name="fused_attention_forward",
-    )(*_twice(*others), query_BTD, key_BTD, value_BTD)
-    context_BTD, sums_BGHT = (checkpoint_name(x, plan.saved) for x in (context_BTD, sums_BGHT))
+    )(others[0], *others, query_BTD, key_BTD, value_BTD)
+    context_BTD, sums_BGHT = (kept(x) for x in (context_BTD, sums_BGHT))
     # With one group of keys, the backward kernel sums P dP itself and does not need the context.
     needed_BTD = context_BTD if grid.groups > 1 else None
     return context_BTD, (query_BTD, key_BTD, value_BTD, *others, needed_BTD, sums_BGHT)
@@ -108,16 +88,11 @@ def _backward(plan, residuals, gradient_BTD):
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary", "arbitrary")),
         interpret=plan.interpret,
         name="fused_attention_backward",
-    )(*_twice(*others), query_BTD, key_BTD, value_BTD, gradient_BTD, sums_BGHT, *further)  # fmt: skip
+    )(others[0], *others, query_BTD, key_BTD, value_BTD, gradient_BTD, sums_BGHT, *further)  # fmt: skip
     return *gradients, None, None, None
 
 
-_attend.defvjp(_forward, _backward)
-
-
-def _twice(examples_B1T, seeds_B1S, window_11):
-    """Return a kernel's small inputs: examples (once blocked by keys, once by queries), seeds and window."""
-    return examples_B1T, examples_B1T, seeds_B1S, window_11
+attend_fused.defvjp(_forward, _backward)
 
 
 def _dots(grid: "_Grid", gradient_BTD: jax.Array, context_BTD: jax.Array) -> jax.Array:

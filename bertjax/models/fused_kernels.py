@@ -25,14 +25,12 @@ class Plan:
       width: C, head width.
       rate: dropout rate.
       has_window: whether queries see only a window.
-      saved: checkpoint name for the values that the backward pass needs.
       interpret: whether to run without the device.
     """
 
     width: int
     rate: float
     has_window: bool
-    saved: str
     interpret: bool
 
 

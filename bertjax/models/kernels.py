@@ -4,7 +4,6 @@ They match the plain implementation (`attention.attend`) up to rounding; `fused`
 dropout. A kernel rejects every input that it does not support, see `AttentionInputs`.
 """
 
-import functools
 from typing import Literal, NamedTuple, cast
 
 import jax
@@ -128,77 +127,53 @@ def attend_by_kernel(implementation: str, inputs: AttentionInputs) -> jax.Array:
       CannotCompute: the kernel does not support an input.
     """
     check_inputs(implementation, inputs)
-    kernel = {
-        FUSED: functools.partial(attend_by_fused, rate=inputs.rate, key=inputs.key),
-        SPLASH: attend_by_splash,
-        CUDNN: attend_by_cudnn,
-    }[implementation]
-    others = inputs.key_BTHD, inputs.value_BTHD, inputs.visibility
+    kernel = {FUSED: attend_by_fused, SPLASH: attend_by_splash, CUDNN: attend_by_cudnn}[implementation]
     if inputs.columns_BQ is None:
-        return kernel(inputs.query_BQHD, *others)
+        return kernel(inputs)
     rows_B1 = jnp.arange(len(inputs.columns_BQ))[:, None]
     query_BTHD = jnp.zeros_like(inputs.key_BTHD).at[rows_B1, inputs.columns_BQ].set(inputs.query_BQHD)
-    return kernel(query_BTHD, *others)[rows_B1, inputs.columns_BQ]
+    return kernel(inputs._replace(query_BQHD=query_BTHD))[rows_B1, inputs.columns_BQ]
 
 
-def attend_by_fused(
-    query_BTHD: jax.Array,
-    key_BTHD: jax.Array,
-    value_BTHD: jax.Array,
-    visibility: Visibility,
-    rate: float = 0.0,
-    key: jax.Array | None = None,
-    interpret: bool = False,
-) -> jax.Array:
+def attend_by_fused(inputs: AttentionInputs, interpret: bool = False) -> jax.Array:
     """Fused attention: returns the context [B, T, H, D / H], with the same draws as `attention_dropout`.
 
     Args:
-      query_BTHD, key_BTHD, value_BTHD: single-device arrays, since the partitioner cannot split a kernel.
-      visibility: without ranks.
-      rate, key: dropout rate and key; None disables dropout.
+      inputs: single-device arrays of all T queries, since the partitioner cannot split a kernel.
       interpret: run the kernel in interpret mode, without its device, for tests.
-
-    Raises:
-      CannotCompute: the kernel does not support the visibility, this row length or this head width.
     """
-    from bertjax.models.fused import attend_fused
+    from bertjax.models.fused import Plan, attend_fused
 
-    check_inputs(FUSED, AttentionInputs(query_BTHD, key_BTHD, value_BTHD, visibility, rate, key))
-    rows, tokens, heads, _ = query_BTHD.shape
-    if tokens % _LANES:
-        reason = f"takes rows of a multiple of {_LANES} tokens, and these have {tokens}"
-        raise CannotCompute(FUSED, reason)
-    if key is None or not drops(rate):
+    (rows, tokens, heads, width), visibility = inputs.query_BQHD.shape, inputs.visibility
+    window = visibility.window
+    if inputs.key is None or not drops(inputs.rate):
         rate, seeds_BH2 = 0.0, jnp.zeros((rows, heads, 2), jnp.int32)
     else:
-        seeds_BH2 = seeds_of(key, rows, heads)
-    query_BTD, key_BTD, value_BTD = (x.reshape(rows, tokens, -1) for x in (query_BTHD, key_BTHD, value_BTHD))
+        rate, seeds_BH2 = inputs.rate, seeds_of(inputs.key, rows, heads)
     context_BTD = attend_fused(
-        query_BTD, key_BTD, value_BTD, visibility.examples_BT, seeds_BH2, visibility.window, rate, KEPT, interpret
+        Plan(width, rate, window is not None, interpret),
+        *(states.reshape(rows, tokens, -1) for states in inputs[:3]),
+        # Pallas for TPU tiles the last two axes; an axis of length 1 before the last lets a block hold one row.
+        visibility.examples_BT[:, None],
+        seeds_BH2.reshape(rows, 1, 2 * heads),
+        jnp.asarray(0 if window is None else window, jnp.int32).reshape(1, 1),
     )
-    return context_BTD.reshape(query_BTHD.shape)
+    return context_BTD.reshape(inputs.query_BQHD.shape)
 
 
-def attend_by_splash(
-    query_BTHD: jax.Array, key_BTHD: jax.Array, value_BTHD: jax.Array, visibility: Visibility, interpret: bool = False
-) -> jax.Array:
+def attend_by_splash(inputs: AttentionInputs, interpret: bool = False) -> jax.Array:
     """Splash attention: returns the context [B, T, H, D / H], with examples separated by segment ids.
 
     This is JAX's Pallas kernel for TPU v4 and later, a blockwise softmax as in Dao et al., 2022, arXiv 2205.14135.
 
     Args:
-      query_BTHD, key_BTHD, value_BTHD: single-device arrays, since the partitioner cannot split a kernel.
-      visibility: without window and ranks.
+      inputs: single-device arrays of all T queries, since the partitioner cannot split a kernel.
       interpret: run the kernel in interpret mode, without a TPU, for tests.
-
-    Raises:
-      CannotCompute: the visibility has a window or ranks.
     """
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
-    check_inputs(SPLASH, AttentionInputs(query_BTHD, key_BTHD, value_BTHD, visibility))
-    _, seq_len, heads, width = query_BTHD.shape
+    _, seq_len, heads, width = inputs.query_BQHD.shape
     block = _LONGEST_BLOCK if seq_len % _LONGEST_BLOCK == 0 else _LANES if seq_len > _LONGEST_BLOCK else seq_len
     # Heads narrower than a lane tile would be padded to it, so put the sequence along the lanes instead.
     layout = splash.QKVLayout.HEAD_DIM_MINOR if width % _LANES == 0 else splash.QKVLayout.SEQ_MINOR
@@ -215,22 +190,17 @@ def attend_by_splash(
         segments = splash.SegmentIds(examples_T, examples_T)
         return cast(jax.Array, kernel(query_HTD, key_HTD, value_HTD, segment_ids=segments))
 
-    query, key, value = (jnp.swapaxes(x, 1, 2) for x in (query_BTHD * width**-0.5, key_BTHD, value_BTHD))
-    return jnp.swapaxes(jax.vmap(attend)(query, key, value, visibility.examples_BT), 1, 2)
+    states = inputs.query_BQHD * width**-0.5, inputs.key_BTHD, inputs.value_BTHD
+    query, key, value = (jnp.swapaxes(x, 1, 2) for x in states)
+    return jnp.swapaxes(jax.vmap(attend)(query, key, value, inputs.visibility.examples_BT), 1, 2)
 
 
-def attend_by_cudnn(
-    query_BTHD: jax.Array,
-    key_BTHD: jax.Array,
-    value_BTHD: jax.Array,
-    visibility: Visibility,
-    implementation: Literal["cudnn", "xla"] = "cudnn",
-) -> jax.Array:
+def attend_by_cudnn(inputs: AttentionInputs, implementation: Literal["cudnn", "xla"] = "cudnn") -> jax.Array:
     """cuDNN fused attention: returns the context [B, T, H, D / H]. Packed examples are separated by a full [T, T] mask.
 
     Args:
-      query_BTHD, key_BTHD, value_BTHD: bfloat16 or float16.
+      inputs: bfloat16 or float16, all T queries.
       implementation: `xla` computes the same call on any backend, for tests.
     """
-    mask_B1TT = visibility.mask_BQT()[:, None]
-    return jax.nn.dot_product_attention(query_BTHD, key_BTHD, value_BTHD, mask=mask_B1TT, implementation=implementation)
+    mask_B1TT = inputs.visibility.mask_BQT()[:, None]
+    return jax.nn.dot_product_attention(*inputs[:3], mask=mask_B1TT, implementation=implementation)

@@ -10,7 +10,7 @@ from bertjax.forecast import hlo
 from bertjax.forecast.collectives import Collective, collectives
 from bertjax.forecast.roofline import floor
 from bertjax.forecast.work import hbm_bytes, kernel_flops, matrix_flops
-from bertjax.models.kernels import LONGEST_FUSED, attend_by_fused, attend_by_splash
+from bertjax.models.kernels import LONGEST_FUSED, AttentionInputs, attend_by_fused, attend_by_splash
 from bertjax.models.visibility import Visibility
 from bertjax.runtime.chips import CHIPS
 from tests.forecast.programs import compiled, mesh, module
@@ -113,8 +113,8 @@ def test_a_loop_over_a_stack_reads_one_layer_at_a_time():
 CALL = 'custom_call_target="tpu_custom_call"'
 
 
-def fused_with_dropout(*arguments):
-    return attend_by_fused(*arguments, 0.1, jax.random.key(0))
+def fused_with_dropout(inputs):
+    return attend_by_fused(inputs._replace(rate=0.1, key=jax.random.key(0)))
 
 
 @pytest.mark.parametrize("attend", [attend_by_splash, fused_with_dropout])
@@ -123,7 +123,7 @@ def test_attention(attend):
     rows, seq_len, models, width = 2, 256, (4, 12), 64
 
     def loss(states, examples):
-        attended = [attend(*own, Visibility(examples)) for own in states]
+        attended = [attend(AttentionInputs(*own, Visibility(examples))) for own in states]
         return sum(jnp.sum(heads.astype(jnp.float32)) for heads in attended)
 
     sharding = NamedSharding(mesh("v5e:1x1"), PartitionSpec())

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 from bertjax.models import attention, dropout, fused, kernels
-from bertjax.models.attention import attend
+from bertjax.models.attention import attend_plainly
 from bertjax.models.bert import BertBlock, BertEmbeddings
 from bertjax.models.blocks.modern import ModernBlock
 from bertjax.models.config import EncoderConfig, Execution
-from bertjax.models.dropout import seeds_of
 from bertjax.models.encoder import Encoder
-from bertjax.models.kernels import attend_by_fused
+from bertjax.models.kernels import AttentionInputs, attend_by_fused
 from bertjax.models.visibility import Visibility
 from bertjax.runtime.errors import UserError
 from bertjax.training.parallel.attention import choose_attention
@@ -26,9 +25,8 @@ from tests import batches
 interpreted = functools.partial(attend_by_fused, interpret=True)
 
 
-def plain(query, key, value, visibility, rate, dropout_key):
-    seeds_BH2 = None if dropout_key is None else seeds_of(dropout_key, query.shape[0], query.shape[2])
-    return attend(query, key, value, visibility.mask_BQT(), rate, seeds_BH2)[0]
+def plain(inputs):
+    return attend_plainly(inputs)[0]
 
 
 def packed(rows: int, tokens: int, seed: int = 0) -> jax.Array:
@@ -46,7 +44,7 @@ def assert_equal_to_plain(heads: int, width: int, visibility: Visibility, rate: 
 
     def value_and_gradients(function):
         def run(states, visibility):
-            context, pull = jax.vjp(lambda *states: function(*states, visibility, rate, keys), *states)
+            context, pull = jax.vjp(lambda *states: function(AttentionInputs(*states, visibility, rate, keys)), *states)
             return context, *pull(weights)
 
         return jax.jit(run)(states, visibility)

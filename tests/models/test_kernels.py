@@ -49,8 +49,8 @@ def states():
     return jnp.asarray(np.random.default_rng(0).normal(size=(3, B, T, H, WIDTH)), jnp.float32)
 
 
-def plain(query, key, value, visibility):
-    return attend(query, key, value, visibility.mask_BQT(), 0.0, None)[0]
+def plain(inputs):
+    return attend_plainly(inputs)[0]
 
 
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
@@ -58,8 +58,8 @@ def test_values_and_gradients_are_those_of_the_plain_implementation(name, packed
     weights = jnp.sin(jnp.arange(B * T * H * WIDTH)).reshape(B, T, H, WIDTH)
 
     def value_and_gradients(function):
-        loss = jax.jit(jax.value_and_grad(lambda states: jnp.sum(weights * function(*states, packed))))
-        return jax.jit(lambda: function(*states, packed))(), loss(states)[1]
+        loss = jax.jit(jax.value_and_grad(lambda states: jnp.sum(weights * function(AttentionInputs(*states, packed)))))
+        return jax.jit(lambda: function(AttentionInputs(*states, packed)))(), loss(states)[1]
 
     for actual, expected in zip(value_and_gradients(IMPLEMENTATIONS[name]), value_and_gradients(plain), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
@@ -72,7 +72,9 @@ def test_examples_of_a_row_do_not_leak(name, packed, states):
         own_BT = np.asarray(packed.examples_BT) == example
 
         def of_example(states, own_BT=own_BT):
-            return jnp.sum(jnp.where(own_BT[..., None, None], IMPLEMENTATIONS[name](*states, packed), 0.0))
+            return jnp.sum(
+                jnp.where(own_BT[..., None, None], IMPLEMENTATIONS[name](AttentionInputs(*states, packed)), 0.0)
+            )
 
         gradient = np.asarray(jax.jit(jax.grad(of_example))(states))
         assert np.all(gradient[:, ~own_BT] == 0) and np.any(gradient[:, own_BT] != 0)
