@@ -17,8 +17,7 @@ from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.masking import MASKINGS
 from bertjax.models import directions
 from bertjax.models.blocks import BLOCKS
-from bertjax.models.config import EncoderConfig, Execution
-from bertjax.models.config_checks import LARGEST_VOCABULARY
+from bertjax.models.config import LARGEST_VOCABULARY, EncoderConfig, Execution
 from bertjax.models.embeddings import EMBEDDINGS
 from bertjax.models.presets import PRESETS
 from bertjax.objectives import OBJECTIVES

@@ -8,7 +8,7 @@ from bertjax.config.config import Config
 from bertjax.data.pipeline import filled_up
 from bertjax.forecast.forecast import Forecast, Memory, forecast_step
 from bertjax.forecast.topologies import Topology
-from bertjax.models.config_checks import REMAT_POLICIES
+from bertjax.models.config import REMAT_POLICIES
 from bertjax.training.program import Program
 
 _STRATEGIES = ("gathered", "replicated", "fsdp")

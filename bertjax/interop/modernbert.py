@@ -57,7 +57,7 @@ class _ModernBert(Family):
 
     def settings(self, encoder, architecture):
         settings = super().settings(encoder, architecture)
-        return settings | dict.fromkeys(_BIASES, encoder.has_biases) | {
+        return settings | dict.fromkeys(_BIASES, encoder.block.has_biases) | {
             "local_attention": 2 * encoder.block.window or _WINDOW,
             "mlp_dropout": encoder.dropout,
             "classifier_dropout": encoder.dropout,

@@ -145,14 +145,14 @@ def feed_forward(
       activate: activation function, such as `jax.nn.silu`; None for `EncoderConfig.activation`.
     """
     config, activate = layer.config, activate or activation(layer.config)
-    expanded = activate(Dense(config, config.feedforward, config.has_biases, name="intermediate")(states))
+    expanded = activate(Dense(config, config.feedforward, config.block.has_biases, name="intermediate")(states))
     if gated:
-        expanded *= Dense(config, config.feedforward, config.has_biases, name="gate")(states)
+        expanded *= Dense(config, config.feedforward, config.block.has_biases, name="gate")(states)
     columns_BQ = None if queries is None else queries.columns_BQ
     expanded = taps.scale_feedforward(layer, expanded, visibility.examples_BT, columns_BQ)
     taps.capture(layer, "feedforward", expanded)
     stddev = config.block.output_stddev(config)
-    return Dense(config, states.shape[-1], config.has_biases, stddev=stddev, name="output")(expanded)
+    return Dense(config, states.shape[-1], config.block.has_biases, stddev=stddev, name="output")(expanded)
 
 
 @dataclasses.dataclass(frozen=True)

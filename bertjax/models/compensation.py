@@ -13,7 +13,6 @@ All see the rest of the row. So every state sees each position once: its token o
 (`bertjax.models.streams`) a query does not know that positions exist whose tokens come later in the order.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -42,29 +41,13 @@ class CompensatedStreams(NamedTuple):
         """Ranks of the predicted tokens."""
         return at_columns(self.rank_BT, self.columns_BK)
 
-    def begin(
-        self,
-        hidden_BTD: jax.Array,
-        embed: Callable[..., jax.Array],
-        answers_BK: jax.Array,
-        positions_BT: jax.Array,
-        segments_BT: jax.Array,
-        key: jax.Array | None,
-        examples_BT: jax.Array,
-    ) -> jax.Array:
+    def begin(self, hidden_BTD: jax.Array, answers_BKD: jax.Array) -> jax.Array:
         """Return the states [B, T + 2K, D] before the first layer: row, predicted tokens, query stream.
 
         Args:
           hidden_BTD: embeddings of the row. A query starts as the symbol in its column.
-          embed: returns embeddings of tokens, positions, segments, with a key, in examples.
-          answers_BK: int, the predicted tokens; negative in empty places.
-          positions_BT, segments_BT, examples_BT: those of the row.
-          key: dropout key of the predicted tokens.
+          answers_BKD: embeddings of the predicted tokens.
         """
-        positions_BK, segments_BK, examples_BK = (
-            at_columns(values_BT, self.columns_BK) for values_BT in (positions_BT, segments_BT, examples_BT)
-        )
-        answers_BKD = embed(jnp.maximum(answers_BK, 0), positions_BK, segments_BK, key, examples_BK)
         query_BKD = jnp.take_along_axis(hidden_BTD, self.columns_BK[..., None], axis=1)
         return jnp.concatenate([hidden_BTD, answers_BKD, query_BKD], axis=1)
 

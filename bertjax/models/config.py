@@ -4,20 +4,22 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from bertjax.models import config_checks
+from bertjax.models import directions
 from bertjax.models.blocks import BLOCKS, Block
-from bertjax.models.config_checks import (
-    ACTIVATIONS,
-    DTYPES,
-    LARGEST_VOCABULARY,
-    POOLER_ACTIVATIONS,
-    REMAT_POLICIES,
-    SHARING,
-)
 from bertjax.models.directions import BIDIRECTIONAL
+from bertjax.models.dropout import drops_all
 from bertjax.models.embeddings import EMBEDDINGS, Embeddings
+from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import check, setting
 
+DTYPES = ("float32", "bfloat16")
+REMAT_POLICIES = ("none", "dots", "full")
+ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
+POOLER_ACTIVATIONS = ("tanh", "gelu", "relu")
+SHARING = ("none", "attention", "feedforward", "all")
+# A limit that only typos exceed: a hundred times the largest vocabulary in use, XLM-V's (Liang et al., 2023, arXiv
+# 2301.10472).
+LARGEST_VOCABULARY = 100_000_000
 # TPU tiles are 128 wide, so the vocabulary is padded to a multiple of 128; see `bertjax.models.vocabulary`.
 VOCABULARY_MULTIPLE = 128
 # {type of a field: its classes}, for `bertjax.config.typed.build`; user classes only if they are imported already.
@@ -115,9 +117,33 @@ class EncoderConfig:
 
     def __post_init__(self):
         check(self, "model")
-        config_checks.check(self)
+        self._check()
         if self.block.key_value_heads == self.heads:  # the same as 0, and architectures are compared
             object.__setattr__(self, "block", dataclasses.replace(cast(Any, self.block), key_value_heads=0))
+
+    def _check(self) -> None:
+        """Raise UserError if settings conflict, or a part is out of range."""
+        directions.check(self.direction)
+        for part in _PARTS:
+            check(getattr(self, part), f"model.{part}")
+            getattr(self, part).check(self)
+        if self.layers % self.sharing_groups:
+            raise UserError(
+                f"model.sharing_groups={self.sharing_groups} does not divide model.layers={self.layers}; choose a "
+                "divisor"
+            )
+        if self.sharing == "none" and self.sharing_groups > 1:
+            raise UserError(
+                f"model.sharing_groups={self.sharing_groups} has no effect with model.sharing=none; set "
+                f"model.sharing to one of {', '.join(SHARING[1:])}, or remove sharing_groups"
+            )
+        for field in ("dropout", "attention_dropout"):
+            # Dropout decides with 8 random bits per element, so 0.999 would round to 1, see `bertjax.models.dropout`.
+            if drops_all(rate := getattr(self, field)):
+                raise UserError(
+                    f"model.{field}={rate} would drop everything, because rates are rounded to a multiple of 1/256; "
+                    "lower it to 0.99 or less"
+                )
 
     def architecture(self) -> dict[str, Any]:
         """Return the settings by name, JSON-compatible, without `execution`."""
@@ -170,11 +196,6 @@ class EncoderConfig:
     def learned_heads(self) -> int:
         """Number of heads with queries and keys."""
         return self.heads - len(self.block.fixed_heads)
-
-    @property
-    def has_biases(self) -> bool:
-        """Whether dense layers and layer norms below the heads have biases."""
-        return self.block.has_biases
 
     @property
     def embedded_width(self) -> int:

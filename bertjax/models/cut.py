@@ -16,29 +16,16 @@ from bertjax.models.config import EncoderConfig
 
 # {path in a layer: axis of one layer's array that holds the heads, each with D / H entries}.
 _HEAD_COLUMNS = {
-    "attention/query/kernel": 1,
-    "attention/query/bias": 0,
-    "attention/key/kernel": 1,
-    "attention/key/bias": 0,
-    "attention/value/kernel": 1,
-    "attention/value/bias": 0,
+    **{f"attention/{name}/kernel": 1 for name in ("query", "key", "value", "relative/distance")},
+    **{f"attention/{name}/bias": 0 for name in ("query", "key", "value")},
     "attention/output/kernel": 0,
-    "attention/relative/distance/kernel": 1,
 }
 # The same for axes with one entry per head.
 _HEAD_ROWS = {
-    "attention/relative/content_bias": 0,
-    "attention/relative/distance_bias": 0,
-    "attention/relative/segment_bias": 0,
+    **{f"attention/relative/{name}_bias": 0 for name in ("content", "distance", "segment")},
     "attention/relative/segment": 1,
 }
-_NEURONS = {
-    "intermediate/kernel": 1,
-    "intermediate/bias": 0,
-    "gate/kernel": 1,
-    "gate/bias": 0,
-    "output/kernel": 0,
-}
+_NEURONS = {"intermediate/kernel": 1, "intermediate/bias": 0, "gate/kernel": 1, "gate/bias": 0, "output/kernel": 0}
 
 
 def most_important(importance: np.ndarray, config: EncoderConfig, part: str, count: int) -> np.ndarray:

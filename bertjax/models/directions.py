@@ -19,16 +19,11 @@ DIRECTIONS = BIDIRECTIONAL, LEFT_TO_RIGHT, PREFIX = ("bidirectional", "left_to_r
 Ranks = Callable[[jax.Array, jax.Array], jax.Array]
 
 
-def _left_to_right(columns_BT: jax.Array, segments_BT: jax.Array) -> jax.Array:
-    return columns_BT
-
-
-def _prefix(columns_BT: jax.Array, segments_BT: jax.Array) -> jax.Array:
+_RANKS: dict[str, Ranks] = {
+    LEFT_TO_RIGHT: lambda columns_BT, segments_BT: columns_BT,
     # Segment 0 has one rank, so it is bidirectional; later tokens have increasing ranks and see all of it.
-    return jnp.where(segments_BT == 0, 0, 1 + columns_BT)
-
-
-_RANKS: dict[str, Ranks] = {LEFT_TO_RIGHT: _left_to_right, PREFIX: _prefix}
+    PREFIX: lambda columns_BT, segments_BT: jnp.where(segments_BT == 0, 0, 1 + columns_BT),
+}
 # User functions that this process may call. Being imported is not enough: a class must at least derive from one of
 # bertjax, but a direction could name any function of any library.
 _trusted: set[str] = set()

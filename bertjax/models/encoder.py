@@ -19,7 +19,7 @@ from bertjax.models.execution import POLICIES, save_all_but_gathered
 from bertjax.models.kernels import PLAIN, implementation_at
 from bertjax.models.layers import Dense, normalization, pooler_activation
 from bertjax.models.streams import Streams
-from bertjax.models.visibility import Queries, Visibility
+from bertjax.models.visibility import Queries, Visibility, at_columns
 
 
 class Encoded(NamedTuple):
@@ -80,7 +80,7 @@ class Encoder(nn.Module):
 
     def setup(self):
         if self.config.has_projection:
-            self.projection = Dense(self.config, self.config.width, self.config.has_biases)
+            self.projection = Dense(self.config, self.config.width, self.config.block.has_biases)
         if self.config.block.has_final_norm:
             self.final_norm = normalization(self.config)
         if self.is_initializing() or self.config.execution.gather_layer is None:
@@ -159,8 +159,10 @@ class Encoder(nn.Module):
                 hidden_BTD = streams.begin(hidden_BTD, self.embeddings.query, self.config.dropout, query_key)
             else:
                 streams = CompensatedStreams(read_BK, rank_BT, answers_BK >= 0)
-                hidden_BTD = streams.begin(hidden_BTD, self._embed, answers_BK, *places, query_key, examples_BT)
-                tokens = _Tokens(streams.visibility(texts_BT), tokens.positions.with_keys(read_BK))
+                *at_read, examples_BK = (at_columns(values_BT, read_BK) for values_BT in (*places, examples_BT))
+                answers_BKD = self._embed(jnp.maximum(answers_BK, 0), *at_read, query_key, examples_BK)
+                hidden_BTD = streams.begin(hidden_BTD, answers_BKD)
+                tokens = _Tokens(streams.visibility(texts_BT), tokens.positions._replace(further_BK=read_BK))
             tokens = tokens._replace(streams=streams)
             return Encoded(self._run_stack(hidden_BTD, tokens, layer_keys, read_BK, captures), None)
         if read_BK is None:
@@ -188,11 +190,8 @@ class Encoder(nn.Module):
         return pooler_activation(self.config)(self.pooler(summary_BND))
 
     def _check(self, captures, seq_len, positions_BT, read_BK, rank_BT, memory_BT, answers_BK):
-        if (
-            positions_BT is None
-            and self.config.embeddings.has_position_table
-            and seq_len > (most := self.config.max_positions)
-        ):
+        most = self.config.max_positions if self.config.embeddings.has_position_table else seq_len
+        if positions_BT is None and seq_len > most:
             raise ValueError(f"rows of {seq_len} tokens exceed the {most} positions; cut them, or pass positions_BT")
         if "attention" in captures and (found := implementation_at(self.config.execution, seq_len)) != PLAIN:
             raise ValueError(

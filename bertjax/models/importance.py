@@ -55,7 +55,8 @@ class Importance:
     def to_json(self) -> bytes:
         """Return the file content."""
         about = {name: getattr(self, name) for name in ("model", "material", "examples", "objective")}
-        numbers = {name: [_rounded(row) for row in getattr(self, name)] for name in ("heads", "neurons")}
+        arrays = {"heads": self.heads, "neurons": self.neurons}
+        numbers = {name: [[float(f"{x:.6g}") for x in row] for row in array] for name, array in arrays.items()}
         return (json.dumps({"format_version": FORMAT_VERSION} | about | numbers, ensure_ascii=False) + "\n").encode()
 
 
@@ -95,7 +96,3 @@ def normalized(importance: np.ndarray) -> np.ndarray:
     """
     norms = np.linalg.norm(importance, axis=1, keepdims=True)
     return importance / np.where(norms > 0, norms, 1.0)
-
-
-def _rounded(values: np.ndarray) -> list[float]:
-    return [float(f"{value:.6g}") for value in values]

@@ -68,7 +68,8 @@ def dequantize(stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
             flat[path] = leaf
             continue
         scale, axis = stored.get(path + _SCALE), summed_axis(path, leaf)
-        if scale is None or axis is None or scale.dtype != np.float32 or not _fits(scale.shape, leaf.shape, axis):
+        fitting = None if axis is None else leaf.sum(axis=axis, keepdims=True).shape
+        if scale is None or scale.dtype != np.float32 or scale.shape != fitting:
             raise ValueError(f"the int8 array {path} has no scales that fit it")
         if not np.all(np.isfinite(scale) & (scale >= 0)):
             raise ValueError(f"the scales of {path} are negative or not finite")
@@ -82,9 +83,3 @@ def summed_axis(path: str, leaf: np.ndarray) -> int | None:
     if leaf.ndim < 2 or not (name == "kernel" or name.startswith("word")):
         return None
     return -2 if name == "kernel" else -1
-
-
-def _fits(scale: tuple[int, ...], leaf: tuple[int, ...], axis: int) -> bool:
-    expected = list(leaf)
-    expected[axis] = 1
-    return list(scale) == expected

@@ -71,6 +71,6 @@ class DetectionHead(nn.Module):
     def __call__(self, hidden_BTD: jax.Array) -> jax.Array:
         """Return float32 logits_BT."""
         # This hidden layer follows the published code (google-research/electra).
-        transform = Dense(self.config, self.config.width, self.config.has_biases, name="transform")
+        transform = Dense(self.config, self.config.width, self.config.block.has_biases, name="transform")
         transformed_BTD = activation(self.config)(transform(hidden_BTD))
         return Dense(self.config, 1, name="classifier")(transformed_BTD)[..., 0].astype(jnp.float32)

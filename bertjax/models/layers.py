@@ -77,7 +77,7 @@ def layer_norm(config: EncoderConfig, name: str | None = None) -> nn.LayerNorm:
     return nn.LayerNorm(
         epsilon=config.norm_epsilon,
         dtype=jnp.dtype(config.execution.dtype),
-        use_bias=config.has_biases,
+        use_bias=config.block.has_biases,
         # E[x^2] - E[x]^2 cancels when the mean is large; compute the variance from centered values.
         use_fast_variance=False,
         name=name,

@@ -13,7 +13,7 @@ An objective is a set of plain functions on the bound model:
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -83,17 +83,14 @@ class Model(nn.Module):
         if self.generator is not None:
             shared = self.encoder.embeddings if self.shares_embeddings else None
             self._generator = Generator(self.generator, shared, name="generator")
-        self._heads = Heads({name: self._constructor(spec) for name, spec in self.heads.items()}, name="heads")
-
-    def _constructor(self, spec: HeadSpec) -> Callable[[], nn.Module]:
-        return functools.partial(spec.kind, self.generator if spec.on_generator else self.config, **spec.options)
+        kinds = {
+            name: functools.partial(spec.kind, self.generator if spec.on_generator else self.config, **spec.options)
+            for name, spec in self.heads.items()
+        }
+        self._heads = Heads(kinds, name="heads")
 
     def encode(
-        self,
-        batch: Arrays,
-        key: jax.Array | None = None,
-        read: jax.Array | None = None,
-        **streams: Any,
+        self, batch: Arrays, key: jax.Array | None = None, read: jax.Array | None = None, **streams: Any
     ) -> Encoded:
         """Run the encoder on a batch.
 
@@ -113,8 +110,6 @@ class Model(nn.Module):
         self, batch: Arrays, key: jax.Array | None = None, read: jax.Array | None = None
     ) -> Encoded:
         """Run the generator on a batch; the arguments are the same as in `encode`."""
-        if self.generator is None:
-            raise ValueError("this model has no generator; build it with Model(..., generator=...)")
         return self._generator.encoder(**_inputs_of(batch), read_BK=read, key=key)
 
     @property

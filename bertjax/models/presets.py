@@ -1,7 +1,6 @@
 """Published architectures by name."""
 
 import dataclasses
-from typing import Any
 
 from bertjax.models.bert import BertBlock, BertEmbeddings
 from bertjax.models.blocks.deberta import DebertaBlock
@@ -24,10 +23,6 @@ def _roberta(layers: int, width: int, heads: int) -> EncoderConfig:
     return _bert(layers, width, heads, embeddings=BertEmbeddings(segments=0, position_offset=2), norm_epsilon=1e-5)
 
 
-def _mpnet(layers: int, width: int, heads: int) -> EncoderConfig:
-    return dataclasses.replace(_roberta(layers, width, heads), block=MPNetBlock())
-
-
 def _albert(layers: int, width: int) -> EncoderConfig:
     # ALBERT shares all layers and factorizes the word table through 128 channels, so depth adds no parameters.
     return _bert(layers, width, width // 64, embeddings=BertEmbeddings(128), activation="gelu_tanh", sharing="all")
@@ -37,38 +32,34 @@ def _xlnet(layers: int, width: int, heads: int) -> EncoderConfig:
     return _bert(layers, width, heads, embeddings=XLNetEmbeddings(), block=XLNetBlock())
 
 
-def _modern(layers: int, width: int, heads: int, feedforward: int, **others) -> EncoderConfig:
-    sizes = {"layers": layers, "width": width, "heads": heads, "feedforward": feedforward, "max_positions": 8192}
-    settings: dict[str, Any] = {"block": ModernBlock()} | sizes | others
+def _recent(layers: int, width: int, heads: int, feedforward: int, **others) -> EncoderConfig:
     return EncoderConfig(
-        embeddings=BertEmbeddings(segments=0, positions="none"), norm_epsilon=1e-5, dropout=0.0, attention_dropout=0.0,
-        **settings,
+        layers=layers, width=width, heads=heads, feedforward=feedforward,
+        norm_epsilon=1e-5, dropout=0.0, attention_dropout=0.0, **others,
     )  # fmt: skip
+
+
+def _modern(layers: int, width: int, heads: int, feedforward: int, base=10_000.0, max_positions=8192) -> EncoderConfig:
+    parts = {"embeddings": BertEmbeddings(segments=0, positions="none"), "block": ModernBlock(local_rotary_base=base)}
+    return _recent(layers, width, heads, feedforward, max_positions=max_positions, **parts)
 
 
 def _ettin(layers: int, width: int, heads: int, feedforward: int) -> EncoderConfig:
-    block = ModernBlock(local_rotary_base=160_000.0)
-    return _modern(layers, width, heads, feedforward, block=block, max_positions=7999)
+    return _modern(layers, width, heads, feedforward, base=160_000.0, max_positions=7999)
 
 
 def _mmbert(width: int, heads: int) -> EncoderConfig:
-    return _modern(22, width, heads, 1152, block=ModernBlock(local_rotary_base=160_000.0))
+    return _modern(22, width, heads, 1152, base=160_000.0)
 
 
 def _eurobert(layers: int, width: int, heads: int, feedforward: int, key_value_heads: int = 0) -> EncoderConfig:
-    return EncoderConfig(
-        layers=layers, width=width, heads=heads, feedforward=feedforward, max_positions=8192,
-        embeddings=WordEmbeddings(), block=LlamaBlock(key_value_heads=key_value_heads, rotary_base=250_000.0),
-        norm_epsilon=1e-5, dropout=0.0, attention_dropout=0.0,
-    )  # fmt: skip
+    parts = {"embeddings": WordEmbeddings(), "block": LlamaBlock(key_value_heads, rotary_base=250_000.0)}
+    return _recent(layers, width, heads, feedforward, max_positions=8192, **parts)
 
 
 def _neobert(layers: int, width: int, heads: int, feedforward: int) -> EncoderConfig:
-    return EncoderConfig(
-        layers=layers, width=width, heads=heads, feedforward=feedforward, max_positions=4096,
-        embeddings=WordEmbeddings(), block=LlamaBlock(decoder_bias=True, pooler=True),
-        norm_epsilon=1e-5, dropout=0.0, attention_dropout=0.0,
-    )  # fmt: skip
+    parts = {"embeddings": WordEmbeddings(), "block": LlamaBlock(decoder_bias=True, pooler=True)}
+    return _recent(layers, width, heads, feedforward, max_positions=4096, **parts)
 
 
 def _deberta(layers: int, width: int, heads: int) -> EncoderConfig:
@@ -157,5 +148,5 @@ PRESETS: dict[str, EncoderConfig] = {
     "deberta_v3_small": _deberta(6, 768, 12),
     "deberta_v3_base": _deberta(12, 768, 12),
     "deberta_v3_large": _deberta(24, 1024, 16),
-    "mpnet_base": _mpnet(12, 768, 12),
+    "mpnet_base": dataclasses.replace(_roberta(12, 768, 12), block=MPNetBlock()),
 }

@@ -36,28 +36,17 @@ def with_hidden(hidden_BTD: jax.Array) -> Any:
 
     def replace(next_function, arguments, keywords, context):
         if isinstance(context.module, Encoder) and context.method_name == "__call__":
-            return _ended(context.module, hidden_BTD, *arguments, **keywords)
+            return _ended(context.module, hidden_BTD, **keywords)
         return next_function(*arguments, **keywords)
 
     return nn.intercept_methods(replace)
 
 
-def _ended(
-    encoder: Encoder,
-    hidden_BTD: jax.Array,
-    tokens_BT,
-    segments_BT,
-    positions_BT,
-    examples_BT,
-    summary_positions_BN,
-    *,
-    read_BK: jax.Array | None = None,
-    **others,
-) -> Encoded:
-    """Do what `Encoder.__call__` does after its layers."""
-    if encoder.config.block.has_final_norm:
-        hidden_BTD = encoder.final_norm(hidden_BTD)
+def _ended(encoder, hidden_BTD, *, segments_BT, examples_BT, summary_positions_BN, read_BK=None, **others) -> Encoded:
+    """Do what `Encoder.__call__` does after its layers; its arguments are passed by name, as `Model` does."""
     block = encoder.config.block
+    if block.has_final_norm:
+        hidden_BTD = encoder.final_norm(hidden_BTD)
     texts_BT = block.texts(examples_BT, segments_BT)
     columns_BM = block.summary_columns(encoder.config, texts_BT, summary_positions_BN)
     summary_BMD = jnp.take_along_axis(hidden_BTD, columns_BM[..., None], axis=1)

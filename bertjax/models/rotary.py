@@ -19,22 +19,12 @@ class Rotary(NamedTuple):
     cosine_BT1C: jax.Array
     sine_BT1C: jax.Array
 
-    def apply(
-        self,
-        config: EncoderConfig,
-        query_BQHD: jax.Array,
-        key_BTHD: jax.Array,
-        columns_BQ: jax.Array | None,
-        tokens: int,
-    ) -> tuple[jax.Array, jax.Array, None]:
+    def apply(self, config, query_BQHD, key_BTHD, columns_BQ, tokens):
         """Return rotated queries and keys, as `bertjax.models.attention.Positions` describes."""
-        return apply_rotary(query_BQHD, self.at(columns_BQ)), apply_rotary(key_BTHD, self), None
-
-    def at(self, columns_BQ: jax.Array | None) -> "Rotary":
-        """Return the rotation at the given columns; None means all tokens."""
-        if columns_BQ is None:
-            return self
-        return Rotary(*(jnp.take_along_axis(x, columns_BQ[..., None, None], axis=1) for x in self))
+        of_queries = self
+        if columns_BQ is not None:
+            of_queries = Rotary(*(jnp.take_along_axis(x, columns_BQ[..., None, None], axis=1) for x in self))
+        return apply_rotary(query_BQHD, of_queries), apply_rotary(key_BTHD, self), None
 
 
 def apply_rotary(x_BTHD: jax.Array, rotary: Rotary) -> jax.Array:

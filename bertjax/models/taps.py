@@ -51,22 +51,20 @@ def masks_of(encoder: nn.Module) -> dict[str, jax.Array]:
     if encoder.is_initializing():
         return {}
     masks, config = dict(encoder.variables.get(TAPS, {})), encoder.config
-    widths = {HEAD_MASK: config.heads, FEEDFORWARD_MASK: config.feedforward}
+    # {name: (possible axes, the place of each axis whose length is known, and this length)}
+    known = {
+        HEAD_MASK: ("[L, H] or [L, H, B, N]", {0: config.layers, 1: config.heads}),
+        FEEDFORWARD_MASK: ("[L, F] or [L, F, B, N]", {0: config.layers, 1: config.feedforward}),
+        LAYER_MASK: ("[L]", {0: config.layers}),
+        CONTEXT_OFFSET: ("[L, B, T, H, D / H]", {0: config.layers, 3: config.heads}),
+    }
     for name, mask in masks.items():
         if name not in config.block.masks:
             raise ValueError(f"taps has no {name!r}; choose from {', '.join(config.block.masks)}")
-        if name == LAYER_MASK:
-            if mask.shape != (config.layers,):
-                raise ValueError(f"{name} has shape {mask.shape}; pass [L], which is {(config.layers,)}")
-            continue
-        if name == CONTEXT_OFFSET:
-            if mask.ndim != 5 or (mask.shape[0], mask.shape[3]) != (config.layers, config.heads):
-                raise ValueError(f"{name} has shape {mask.shape}; pass [L, B, T, H, D / H]")
-            continue
-        if mask.ndim not in (2, 4) or mask.shape[:2] != (config.layers, widths[name]):
-            axis = "H" if name == HEAD_MASK else "F"
-            axes = f"[L, {axis}] or [L, {axis}, B, N]"
-            raise ValueError(f"{name} has shape {mask.shape}; pass {axes} with {(config.layers, widths[name])} first")
+        axes, lengths = known[name]
+        has_axes = mask.ndim in [shape.count(",") + 1 for shape in axes.split(" or ")]
+        if not has_axes or any(mask.shape[place] != length for place, length in lengths.items()):
+            raise ValueError(f"{name} has shape {mask.shape}; pass {axes} with {list(lengths.values())} of them")
     return masks
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterable
 
-from bertjax.models.config_checks import REMAT_POLICIES
+from bertjax.models.config import REMAT_POLICIES
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import check, setting
 from bertjax.training.param_paths import check_pattern

@@ -18,7 +18,6 @@ from bertjax.models.dropout import dropout
 from bertjax.models.layers import Dense
 from bertjax.models.pooling import first_columns, last_columns
 from bertjax.models.taps import HIDDEN, LAYER_MASK
-from bertjax.models.visibility import Queries, Visibility
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting
 
@@ -138,7 +137,7 @@ class Direction(nn.Module):
     def __call__(self, hidden_BTD: jax.Array, is_first_BT: jax.Array) -> jax.Array:
         """Return float32 [B, T, D / 2]; arguments as in `recur`."""
         channels = self.config.width // 2
-        gates_BTG = Dense(self.config, 4 * channels, self.config.has_biases, name="input")(hidden_BTD)
+        gates_BTG = Dense(self.config, 4 * channels, self.config.block.has_biases, name="input")(hidden_BTD)
         init = nn.initializers.truncated_normal(self.config.init_stddev)
         return recur(gates_BTG, self.param("kernel", init, (channels, 4 * channels)), is_first_BT, reverse=self.reverse)
 
@@ -149,15 +148,7 @@ class LSTMLayer(nn.Module):
     config: EncoderConfig
 
     @nn.compact
-    def __call__(
-        self,
-        hidden_BTD: jax.Array,
-        visibility: Visibility,
-        key: jax.Array | None = None,
-        queries: Queries | None = None,
-        positions: None = None,
-        number: jax.Array | int = 0,
-    ) -> jax.Array:
+    def __call__(self, hidden_BTD, visibility, key=None, queries=None, positions=None, number=0):
         """Return the new hidden states of all tokens, or of the `queries`.
 
         Args:
@@ -168,15 +159,10 @@ class LSTMLayer(nn.Module):
         examples_BT = visibility.examples_BT
         changes = examples_BT[:, 1:] != examples_BT[:, :-1]
         is_edge = jnp.ones_like(examples_BT[:, :1], bool)
-        forward, backward = (
-            Direction(self.config, name="forward"),
-            Direction(self.config, reverse=True, name="backward"),
-        )
-        states = (
-            forward(hidden_BTD, jnp.concatenate([is_edge, changes], axis=1)),
-            backward(hidden_BTD, jnp.concatenate([changes, is_edge], axis=1)),
-        )
-        output_BTD = jnp.concatenate(states, axis=-1).astype(hidden_BTD.dtype)
+        is_first_BT, is_last_BT = (jnp.concatenate(parts, axis=1) for parts in ([is_edge, changes], [changes, is_edge]))
+        forward_BTC = Direction(self.config, name="forward")(hidden_BTD, is_first_BT)
+        backward_BTC = Direction(self.config, reverse=True, name="backward")(hidden_BTD, is_last_BT)
+        output_BTD = jnp.concatenate([forward_BTC, backward_BTC], axis=-1).astype(hidden_BTD.dtype)
         if queries is not None:
             output_BTD = jnp.take_along_axis(output_BTD, queries.columns_BQ[..., None], axis=1)
         return dropout(output_BTD, self.config.dropout, key)

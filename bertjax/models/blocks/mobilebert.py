@@ -18,7 +18,7 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import dropout, split
 from bertjax.models.execution import kept
 from bertjax.models.layers import Dense, activation, normalization
-from bertjax.models.visibility import Queries, Visibility
+from bertjax.models.visibility import Queries
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting
 
@@ -55,7 +55,7 @@ class NoNorm(nn.Module):
         """Return `x` scaled and shifted, [..., channels]."""
         dtype = jnp.dtype(self.config.execution.dtype)
         scaled = x.astype(dtype) * self.param("scale", nn.initializers.ones, x.shape[-1:]).astype(dtype)
-        if self.config.has_biases:
+        if self.config.block.has_biases:
             scaled += self.param("bias", nn.initializers.zeros, x.shape[-1:]).astype(dtype)
         return scaled
 
@@ -124,15 +124,7 @@ class MobileBertLayer(nn.Module):
     config: EncoderConfig
 
     @nn.compact
-    def __call__(
-        self,
-        hidden_BTD: jax.Array,
-        visibility: Visibility,
-        key: jax.Array | None = None,
-        queries: Queries | None = None,
-        positions: None = None,
-        number: jax.Array | int = 0,
-    ) -> jax.Array:
+    def __call__(self, hidden_BTD, visibility, key=None, queries=None, positions=None, number=0):
         """Return the new hidden states of all tokens, or of the `queries`.
 
         Args:
@@ -158,15 +150,11 @@ class Bottleneck(nn.Module):
 
     config: EncoderConfig
 
-    @property
-    def block(self) -> "MobileBertBlock":
-        return cast(MobileBertBlock, self.config.block)
-
     def setup(self):
-        config, block, biases = self.config, self.block, self.config.has_biases
-        inner = block.inner_width
+        config, inner, biases = self.config, self.config.layer_width, self.config.block.has_biases
+        self.reads = cast(MobileBertBlock, config.block).bottlenecked
         self.input, self.input_norm = Dense(config, inner, biases), normalization(config)
-        if block.bottlenecked == QUERIES_KEYS:
+        if self.reads == QUERIES_KEYS:
             self.attention, self.attention_norm = Dense(config, inner, biases), normalization(config)
         self.output, self.output_norm = Dense(config, config.width, biases), normalization(config)
 
@@ -187,13 +175,13 @@ class Bottleneck(nn.Module):
             return self.attention_norm(self.attention(x))
 
         own = None if queries is None else queries.hidden_BQD
-        if self.block.bottlenecked == ALL:
+        if self.reads == ALL:
             narrow_BTW = narrow(hidden_BTD)
             sums = narrow_BTW if own is None else narrow(own)
             return sums, queries and queries._replace(hidden_BQD=sums), narrow_BTW, narrow_BTW
         # MobileBERT: queries and keys share one bottleneck, while values read all D channels (table 1).
         sums = narrow(hidden_BTD if own is None else own)
-        if self.block.bottlenecked == QUERIES_KEYS:
+        if self.reads == QUERIES_KEYS:
             attending = queries and queries._replace(hidden_BQD=attend(queries.hidden_BQD))
             return sums, attending, attend(hidden_BTD), hidden_BTD
         return sums, queries, hidden_BTD, hidden_BTD
@@ -237,7 +225,7 @@ class MobileBertEmbeddingLayer(BertEmbeddingLayer):
 
     def setup(self):
         super().setup()
-        self.projection = Dense(self.config, self.config.width, self.config.has_biases)
+        self.projection = Dense(self.config, self.config.width, self.config.block.has_biases)
 
     def words(self, tokens_BT, examples_BT):
         return self.projection(trigrams(super().words(tokens_BT, examples_BT), examples_BT)).astype(jnp.float32)
@@ -251,7 +239,7 @@ class FeedForward(nn.Module):
     @nn.compact
     def __call__(self, states: jax.Array) -> jax.Array:
         """Return the new states, as wide as `states`."""
-        config = self.config
-        expanded = activation(config)(Dense(config, config.feedforward, config.has_biases, name="intermediate")(states))
-        output = Dense(config, states.shape[-1], config.has_biases, name="output")(expanded)
+        config, biases = self.config, self.config.block.has_biases
+        expanded = activation(config)(Dense(config, config.feedforward, biases, name="intermediate")(states))
+        output = Dense(config, states.shape[-1], biases, name="output")(expanded)
         return normalization(config, "output_norm")(states + output)

@@ -72,14 +72,7 @@ class DistanceBias(NamedTuple):
     bias_HTT: jax.Array
     further_BK: jax.Array | None = None
 
-    def apply(
-        self,
-        config: EncoderConfig,
-        query_BQHD: jax.Array,
-        key_BTHD: jax.Array,
-        columns_BQ: jax.Array | None,
-        tokens: int,
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def apply(self, config, query_BQHD, key_BTHD, columns_BQ, tokens):
         """Return queries, keys and bias, as `bertjax.models.attention.Positions` describes."""
         bias_BHQT = self.bias_HTT[None]  # the same for all rows
         if columns_BQ is not None:
@@ -91,10 +84,6 @@ class DistanceBias(NamedTuple):
             further_BHQK = jnp.take_along_axis(bias_BHQT, self.further_BK[:, None, None], axis=-1)
             bias_BHQT = jnp.concatenate([bias_BHQT, further_BHQK], axis=-1)
         return query_BQHD, key_BTHD, bias_BHQT
-
-    def with_keys(self, columns_BK: jax.Array) -> "DistanceBias":
-        """Return the biases of a row that is followed by keys in the places of these columns."""
-        return self._replace(further_BK=columns_BK)
 
 
 class BucketBias(nn.Module):

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.data.batch import Draw
 from bertjax.data.random import bits
 from bertjax.models import cut
 from bertjax.models.config import EncoderConfig
@@ -49,13 +48,10 @@ class Replacing(Taught):
 
     def features(self, examples, draw):
         """Return the objective's features, and the seed and the probability for a step, equal in all rows."""
-        return super().features(examples, draw) | self.draw(draw, examples.shape[0])
-
-    def draw(self, draw: Draw, rows: int) -> dict[str, np.ndarray]:
-        """Host: return {`replacing_seed_B`, `replacing_rate_B`} for a step."""
-        step = draw.step or 0
+        rows, step = examples.shape[0], draw.step or 0
         seed = bits(draw.seed, "replaced modules", step, 0, 0)
-        return {SEED: np.full(rows, seed, np.uint32), RATE: np.full(rows, self.rate(step), np.float32)}
+        own = {SEED: np.full(rows, seed, np.uint32), RATE: np.full(rows, self.rate(step), np.float32)}
+        return super().features(examples, draw) | own
 
     def predecessor_config(self, successor: EncoderConfig) -> EncoderConfig:
         """Return the mixed model's architecture: the successor's, with as many layers as the predecessor.

@@ -68,7 +68,8 @@ def units(text: str, unit: str) -> list[str]:
         return words(text)
     if unit == KOREAN:
         return list("".join(_korean_words(text)))
-    kept = (character for character in text.lower() if not _is_punctuation(character))
+    others = text.lower().translate(_WITHOUT_PUNCTUATION)
+    kept = (character for character in others if not unicodedata.category(character).startswith("P"))
     # Put spaces around each unspaced character, so that `split` treats it as a word.
     spaced = (f" {character} " if is_unspaced(character) else character for character in kept)
     return "".join(spaced).split()
@@ -99,10 +100,6 @@ def _unit_of(answer: str, gold: Sequence[str]) -> str:
 def _korean_words(text: str) -> list[str]:
     """Normalize and split as in KorQuAD's script, which compares these words for an exact match."""
     return text.translate(_KORQUAD_BRACKETS).lower().translate(_WITHOUT_PUNCTUATION).split()
-
-
-def _is_punctuation(character: str) -> bool:
-    return character in string.punctuation or unicodedata.category(character).startswith("P")
 
 
 def _f1(answer: list[str], gold: list[str]) -> float:
