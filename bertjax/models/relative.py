@@ -35,7 +35,14 @@ class RelativePositions(NamedTuple):
     distances_RD: jax.Array
     segments_BT: jax.Array | None
 
-    def apply(self, config, query_BQHD, key_BTHD, columns_BQ, tokens):
+    def apply(
+        self,
+        config: EncoderConfig,
+        query_BQHD: jax.Array,
+        key_BTHD: jax.Array,
+        columns_BQ: jax.Array | None,
+        tokens: int,
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Return queries, keys and bias, as `bertjax.models.attention.Positions` describes."""
         query_BQHD, bias_BHQT = RelativeBias(config, name="relative")(query_BQHD, self, columns_BQ, tokens)
         return query_BQHD, key_BTHD, bias_BHQT

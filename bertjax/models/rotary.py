@@ -19,7 +19,14 @@ class Rotary(NamedTuple):
     cosine_BT1C: jax.Array
     sine_BT1C: jax.Array
 
-    def apply(self, config, query_BQHD, key_BTHD, columns_BQ, tokens):
+    def apply(
+        self,
+        config: EncoderConfig,
+        query_BQHD: jax.Array,
+        key_BTHD: jax.Array,
+        columns_BQ: jax.Array | None,
+        tokens: int,
+    ) -> tuple[jax.Array, jax.Array, None]:
         """Return rotated queries and keys, as `bertjax.models.attention.Positions` describes."""
         of_queries = self
         if columns_BQ is not None:

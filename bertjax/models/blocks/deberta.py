@@ -29,6 +29,7 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.execution import precision_of
 from bertjax.models.layers import Dense, layer_norm
 from bertjax.models.relative import relative_shift
+from bertjax.models.visibility import Queries, Visibility
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting
 
@@ -118,7 +119,15 @@ class DisentangledAttention(SelfAttention):
         self.query, self.key = (Dense(self.config, self.config.context_width) for _ in range(2))
 
     @nn.compact
-    def __call__(self, queries, keys_BTD, values_BTD, visibility, key, positions):
+    def __call__(
+        self,
+        queries: Queries | None,
+        keys_BTD: jax.Array,
+        values_BTD: jax.Array,
+        visibility: Visibility,
+        key: jax.Array | None,
+        positions: Distances,
+    ) -> jax.Array:
         """Return what `SelfAttention` does; `positions` are the distances of the row."""
         query_UHD, key_UHD = (
             self.projected(name, positions.embeddings_UD, self.config.heads) for name in ("query", "key")
@@ -144,7 +153,14 @@ class DistanceTerms(NamedTuple):
     key_UHD: jax.Array
     rows_R: np.ndarray
 
-    def apply(self, config, query_BQHD, key_BTHD, columns_BQ, tokens):
+    def apply(
+        self,
+        config: EncoderConfig,
+        query_BQHD: jax.Array,
+        key_BTHD: jax.Array,
+        columns_BQ: jax.Array | None,
+        tokens: int,
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Return scaled queries, the keys, and the sum of both terms with distances."""
         options = {"precision": precision_of(key_BTHD.dtype), "preferred_element_type": jnp.float32}
         # Three terms, so logits are divided by sqrt(3 C). Attention itself divides by sqrt(C).

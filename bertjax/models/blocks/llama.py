@@ -7,6 +7,7 @@ per head of queries. Its decoder has biases, and its classifier reads BERT's poo
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 from flax import linen as nn
@@ -21,6 +22,7 @@ from bertjax.models.execution import kept
 from bertjax.models.label_heads import HiddenLayerHead
 from bertjax.models.layers import normalization
 from bertjax.models.rotary import check_rotary, rotary_at
+from bertjax.models.visibility import Queries, Visibility
 from bertjax.models.vocabulary_heads import BiasedDecoderHead, DecoderHead
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting
@@ -100,7 +102,15 @@ class LlamaLayer(nn.Module):
     config: EncoderConfig
 
     @nn.compact
-    def __call__(self, hidden_BTD, visibility, key=None, queries=None, positions=None, number=0):
+    def __call__(
+        self,
+        hidden_BTD: jax.Array,
+        visibility: Visibility,
+        key: jax.Array | None = None,
+        queries: Queries | None = None,
+        positions: Any = None,
+        number: jax.Array | int = 0,
+    ) -> jax.Array:
         """Return the new hidden states of all tokens, or of the `queries`.
 
         Args:

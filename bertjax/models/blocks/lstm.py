@@ -18,6 +18,7 @@ from bertjax.models.dropout import dropout
 from bertjax.models.layers import Dense
 from bertjax.models.pooling import first_columns, last_columns
 from bertjax.models.taps import HIDDEN, LAYER_MASK
+from bertjax.models.visibility import Queries, Visibility
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting
 
@@ -148,7 +149,15 @@ class LSTMLayer(nn.Module):
     config: EncoderConfig
 
     @nn.compact
-    def __call__(self, hidden_BTD, visibility, key=None, queries=None, positions=None, number=0):
+    def __call__(
+        self,
+        hidden_BTD: jax.Array,
+        visibility: Visibility,
+        key: jax.Array | None = None,
+        queries: Queries | None = None,
+        positions: None = None,
+        number: jax.Array | int = 0,
+    ) -> jax.Array:
         """Return the new hidden states of all tokens, or of the `queries`.
 
         Args:

@@ -18,7 +18,7 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import dropout, split
 from bertjax.models.execution import kept
 from bertjax.models.layers import Dense, activation, normalization
-from bertjax.models.visibility import Queries
+from bertjax.models.visibility import Queries, Visibility
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting
 
@@ -124,7 +124,15 @@ class MobileBertLayer(nn.Module):
     config: EncoderConfig
 
     @nn.compact
-    def __call__(self, hidden_BTD, visibility, key=None, queries=None, positions=None, number=0):
+    def __call__(
+        self,
+        hidden_BTD: jax.Array,
+        visibility: Visibility,
+        key: jax.Array | None = None,
+        queries: Queries | None = None,
+        positions: None = None,
+        number: jax.Array | int = 0,
+    ) -> jax.Array:
         """Return the new hidden states of all tokens, or of the `queries`.
 
         Args:

@@ -22,7 +22,7 @@ from bertjax.models.execution import kept
 from bertjax.models.label_heads import LabelHead
 from bertjax.models.layers import normalization
 from bertjax.models.rotary import Rotary, check_rotary, rotary_at
-from bertjax.models.visibility import Visibility
+from bertjax.models.visibility import Queries, Visibility
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting
 
@@ -128,7 +128,15 @@ class ModernLayer(nn.Module):
     config: EncoderConfig
 
     @nn.compact
-    def __call__(self, hidden_BTD, visibility, key=None, queries=None, positions=(), number=0):
+    def __call__(
+        self,
+        hidden_BTD: jax.Array,
+        visibility: Visibility,
+        key: jax.Array | None = None,
+        queries: Queries | None = None,
+        positions: tuple[Rotary, ...] = (),
+        number: jax.Array | int = 0,
+    ) -> jax.Array:
         """Return the new hidden states of all tokens, or of the `queries`.
 
         Args:

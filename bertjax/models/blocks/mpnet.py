@@ -72,7 +72,14 @@ class DistanceBias(NamedTuple):
     bias_HTT: jax.Array
     further_BK: jax.Array | None = None
 
-    def apply(self, config, query_BQHD, key_BTHD, columns_BQ, tokens):
+    def apply(
+        self,
+        config: EncoderConfig,
+        query_BQHD: jax.Array,
+        key_BTHD: jax.Array,
+        columns_BQ: jax.Array | None,
+        tokens: int,
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Return queries, keys and bias, as `bertjax.models.attention.Positions` describes."""
         bias_BHQT = self.bias_HTT[None]  # the same for all rows
         if columns_BQ is not None:

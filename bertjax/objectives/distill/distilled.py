@@ -63,7 +63,7 @@ class Distilled(Taught):
             )
 
     @property
-    def reads_text(self):
+    def reads_text(self) -> bool:
         return self._any("reads_text")
 
     def _any(self, need: str) -> bool:

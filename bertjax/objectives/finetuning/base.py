@@ -11,9 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.examples import Ragged
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.labeled.texts import IS_LABELED
+from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import dropout, split
 from bertjax.models.flops import FlopsPart, label_products, pooler_products
 from bertjax.models.label_heads import label_head
@@ -103,7 +105,7 @@ class ExampleObjective(LabelObjective):
     def reads_pooler(self) -> bool:
         return self.pooling == CLS and self.reads != MIX
 
-    def logits(self, model, batch, key=None):
+    def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
         """Return one output vector per example, float32 [B, N, num_outputs]."""
         encoder_key, head_key = (None, None) if key is None else split(key, 2)
         if self.pooling == LATE:
@@ -122,13 +124,13 @@ class ExampleObjective(LabelObjective):
         """Return the head's output for vectors [..., D], after dropout; float32 [..., num_outputs]."""
         return model.head(self.term, dropout(states, model.config.dropout, key))
 
-    def flops_parts(self, config):
+    def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
         products = label_products(config, self.num_outputs)
         if self.reads_pooler:
             return (FlopsPart(config, {"examples": pooler_products(config) + products}, read=0.0),)
         return (FlopsPart(config, {"tokens" if self.pooling == LATE else "examples": products}),)
 
-    def features(self, examples, draw):
+    def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
         """Return `labels_BN` and `weights_BN` (0 if unlabeled); with unlabeled examples also `soft_weights_BN`."""
         (name,) = self.traits.labels
         labels = examples.ragged.labels[name]

@@ -78,12 +78,12 @@ class Classification(ExampleObjective):
         return dataclasses.replace(self, class_weights=weights)
 
     @property
-    def traits(self):
+    def traits(self) -> Traits:
         has_threshold = self.precision is not None or self.threshold is not None
         return Traits(labels=("label",), tuned_settings=("temperature", *["threshold"] * has_threshold))
 
     @property
-    def best_metric(self):
+    def best_metric(self) -> str:
         return self.metric
 
     def features(self, examples, draw):

@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.models.config import EncoderConfig
 from bertjax.models.layers import Dense
-from bertjax.models.model import HeadSpec
+from bertjax.models.model import HeadSpec, Model
 from bertjax.models.pooling import l2_normalize, mean_of_examples
-from bertjax.objectives.base import Objective, Traits
+from bertjax.objectives.base import Arrays, Objective, Traits
 from bertjax.objectives.finetuning.base import (
     class_probabilities,
     correlations,
@@ -38,10 +39,10 @@ class EmbeddingObjective(Objective):
     term: ClassVar[str] = "embedding"
     best_metric: ClassVar[str] = "embedding_loss"
 
-    def heads(self, config):
+    def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
         return {}
 
-    def logits(self, model, batch, key=None):
+    def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> tuple[jax.Array, ...]:
         """Return embeddings for all first and all second texts, float32 [B, P, D] each."""
         hidden_BTD = model.encode(batch, key).hidden
         embedding_BND = mean_of_examples(hidden_BTD, batch["examples_BT"], batch["example_ids_BN"].shape[1])
@@ -106,10 +107,10 @@ class EmbeddingClassification(EmbeddingObjective):
     traits: ClassVar[Traits] = Traits(labels=("side", "pair_label"), group=2)
     best_metric: ClassVar[str] = "accuracy"
 
-    def heads(self, config):
+    def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
         return {self.term: HeadSpec(Dense, {"features": len(self.classes), "dtype": "float32"})}
 
-    def logits(self, model, batch, key=None):
+    def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> tuple[jax.Array, ...]:
         """Return both embeddings, float32 [B, P, D], and float32 logits_BPC."""
         first_BPD, second_BPD = super().logits(model, batch, key)
         compared = jnp.concatenate([first_BPD, second_BPD, jnp.abs(first_BPD - second_BPD)], axis=-1)
@@ -191,10 +192,10 @@ class EmbeddingSimCSE(EmbeddingContrastive):
     metric: str = setting("spearman", choices=("spearman", "pearson", ""))
 
     @property
-    def traits(self):
+    def traits(self) -> Traits:
         labels = ("side", "pair_label") if self.metric else ("side",)
         return Traits(labels, group=2, needs_global_batch=True, needs_dropout=True)
 
     @property
-    def best_metric(self):
+    def best_metric(self) -> str:
         return self.metric or f"{self.term}_loss"

@@ -34,7 +34,7 @@ class MultipleChoice(ExampleObjective):
         return max(1, len(self.classes))
 
     @property
-    def traits(self):
+    def traits(self) -> Traits:
         return Traits(labels=("choice",), group=self.choices)
 
     def logits(self, model, batch, key=None):

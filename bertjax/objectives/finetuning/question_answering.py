@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.examples import Ragged
 from bertjax.data.labeled.base import Record
 from bertjax.data.labeled.questions import NO_ANSWER
@@ -83,7 +84,7 @@ class QuestionAnswering(TokenObjective):
     num_outputs: ClassVar[int] = 2
 
     @property
-    def traits(self):
+    def traits(self) -> Traits:
         tuned = ("threshold",) if NO_ANSWER in self.classes else ()
         labels = ("start", "end", "begin", "stop", "most_context")
         return Traits(labels=labels, tuned_settings=tuned, untuned=dict.fromkeys(tuned, 0.0))
@@ -103,7 +104,7 @@ class QuestionAnswering(TokenObjective):
             )
         return super().heads(config)
 
-    def features(self, examples, draw):
+    def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
         # Labels count from the start of an example; columns count from the start of its row.
         starts, ends = (examples.ragged.labels[name] for name in ("start", "end"))
         return {

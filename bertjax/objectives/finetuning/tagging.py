@@ -10,7 +10,9 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 import jax.numpy as jnp
+import numpy as np
 
+from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.examples import Ragged
 from bertjax.data.labeled import tag_schemes
 from bertjax.data.labeled.base import Record
@@ -83,7 +85,7 @@ class Tagging(TokenObjective):
     term: ClassVar[str] = "tagging"
 
     @property
-    def best_metric(self):
+    def best_metric(self) -> str:
         return "f1" if self.marks_entities else "token_accuracy"
 
     @property
@@ -91,10 +93,10 @@ class Tagging(TokenObjective):
         """Whether the tags follow an entity scheme."""
         return tag_schemes.canonical_of(self.classes) is not None
 
-    def features(self, examples, draw):
+    def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
         return {"tags_BT": examples.tokens_to_rows(examples.ragged.token_labels["tag"], fill=NO_WORD)}
 
-    def weights(self, batch):
+    def weights(self, batch: Arrays) -> Arrays:
         return {self.term: jnp.sum(_weights(batch))}
 
     def soft_weights(self, batch):

@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import LEFT_TO_RIGHT
 from bertjax.models.flops import FlopsPart, head_products
 from bertjax.models.heads import masked_lm_head
@@ -30,7 +31,7 @@ class CausalLM(Objective):
         text_term="clm", sharding_rules=((r"heads/clm/transform/kernel$", PartitionSpec("fsdp", None)),)
     )
 
-    def heads(self, config):
+    def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
         if config.direction != LEFT_TO_RIGHT:
             raise UserError(
                 f"objective.kind=causal predicts tokens that model.direction={config.direction} lets the model see; "

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking import Masking, UniformMasking, mask
 from bertjax.objectives.base import Traits
 from bertjax.objectives.pretraining.mlm import MaskedLM
@@ -32,7 +33,7 @@ class MaskedDiffusion(MaskedLM):
     term: ClassVar[str] = "diffusion"
     traits: ClassVar[Traits] = dataclasses.replace(MaskedLM.traits, text_term="diffusion")
 
-    def features(self, examples, draw):
+    def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
         masked = mask(examples, draw, self.masking)
         features = self.masked_features(examples, masked.tokens, masked.chosen)
         # n / l of each example: a token that is predicted from little context is one of many, and counts less.

@@ -9,12 +9,13 @@ The discriminator is the exported encoder. The generator is saved with the heads
 """
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking import Masking, TokenMasking
 from bertjax.models import disentangled_embeddings
 from bertjax.models.config import VOCABULARY_MULTIPLE, EncoderConfig
@@ -134,25 +135,25 @@ class Electra(MaskedLM):
         # ELECTRA-Small's generator has one head of width 64, which does not fill a tile of the fused kernel.
         return with_possible_attention(scaled)
 
-    def heads(self, config):
+    def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
         return {"mlm": HeadSpec(masked_lm_head(config), on_generator=True), "rtd": HeadSpec(DetectionHead)}
 
-    def model(self, config):
+    def model(self, config: EncoderConfig) -> Model:
         return Model(config, self.heads(config), self.generator(config), not self._is_disentangled)
 
     @property
     def _is_disentangled(self) -> bool:
         return self.embedding_sharing == DISENTANGLED
 
-    def init(self, model, key, batch):
+    def init(self, model: Model, key: jax.Array, batch: dict[str, Any]) -> dict:
         params = super().init(model, key, batch)
         return disentangled_embeddings.split(params) if self._is_disentangled else params
 
-    def logits(self, model, batch, key=None):
+    def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
         """Return {`mlm`: `mlm_logits`, `rtd`: `rtd_logits`} for the batch as it is, without dropout."""
         return {"mlm": self.mlm_logits(model, batch), "rtd": self.rtd_logits(model, batch)}
 
-    def mlm_logits(self, model, batch, key=None):
+    def mlm_logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
         """Return the generator's logits_BKV at the predicted positions."""
         hidden_BKD = model.encode_by_generator(batch, key, batch["mlm_positions_BK"]).hidden
         return model.head("mlm", hidden_BKD, model.generator_word_VE)
@@ -161,14 +162,14 @@ class Electra(MaskedLM):
         """Return the discriminator's logits_BT; above 0 means "replaced"."""
         return model.head("rtd", model.encode(batch, key).hidden)
 
-    def flops_parts(self, config):
+    def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
         generator, heads = self.generator(config), self.heads(config)
         return (
             FlopsPart(config, {"tokens": head_products(config, heads["rtd"])}),
             FlopsPart(generator, {"predictions": head_products(generator, heads["mlm"])}, read=1.0),
         )
 
-    def features(self, examples, draw):
+    def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
         """Return masked language modeling features; chosen tokens beyond the capacity K stay unmasked."""
         features = super().features(examples, draw)
         # Start from the original text and mask only the tokens that a place in K predicts: others have no replacement.

@@ -8,12 +8,15 @@ encoder reads both sides. Two tasks of a mixture give the share of each.
 import dataclasses
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from bertjax.data.batch import PlacedExamples
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import LEFT_TO_RIGHT
+from bertjax.models.model import HeadSpec, Model
 from bertjax.models.tracing import with_possible_attention
 from bertjax.objectives.base import Arrays, Traits
 from bertjax.objectives.pretraining.causal import CausalLM
@@ -33,13 +36,15 @@ class MaskedNextToken(MaskedLM):
         text_term="mntp", sharding_rules=((r"heads/clm/transform/kernel$", PartitionSpec("fsdp", None)),)
     )
 
-    def logits(self, model, batch, key=None):
+    def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
         return super().logits(model, _one_before(batch), key)
 
-    def mlm_logits(self, model, batch, key=None):
+    def mlm_logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
         return super().mlm_logits(model, _one_before(batch), key)
 
-    def masked_features(self, examples, tokens, chosen):
+    def masked_features(
+        self, examples: PlacedExamples, tokens: np.ndarray, chosen: np.ndarray
+    ) -> dict[str, np.ndarray]:
         # A tokenizer may put no symbol in front. What is not predicted is not hidden either.
         is_first = examples.ragged.token_index == 0
         return super().masked_features(examples, np.where(is_first, examples.ragged.tokens, tokens), chosen & ~is_first)
@@ -49,10 +54,10 @@ class MaskedNextToken(MaskedLM):
 class NextToken(CausalLM):
     """Causal language modeling as a task of a bidirectional encoder: for its batches, tokens see only earlier ones."""
 
-    def model(self, config):
+    def model(self, config: EncoderConfig) -> Model:
         return super().model(_left_to_right(config))
 
-    def heads(self, config):
+    def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
         return super().heads(_left_to_right(config))
 
 

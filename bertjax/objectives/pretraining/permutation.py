@@ -30,7 +30,8 @@ from bertjax.data.masking import Masking, TokenMasking, mask, token_bits
 from bertjax.data.random import bits
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL
-from bertjax.models.model import HeadSpec
+from bertjax.models.flops import FlopsPart
+from bertjax.models.model import HeadSpec, Model
 from bertjax.models.vocabulary_heads import VocabularyHead
 from bertjax.objectives.base import Arrays, Traits
 from bertjax.objectives.pretraining.mlm import MaskedLM
@@ -71,7 +72,7 @@ class PermutationLM(MaskedLM):
                 "set objective.memory=True, or objective.both_directions=False"
             )
 
-    def heads(self, config):
+    def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
         """Return the head: query stream times word embeddings.
 
         Raises:
@@ -87,20 +88,20 @@ class PermutationLM(MaskedLM):
             )
         return {"plm": HeadSpec(VocabularyHead)}
 
-    def logits(self, model, batch, key=None):
+    def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
         """Return {`plm`: logits_BKV at the predicted positions}."""
         # Rank 0 marks the memory. Padding has it too, but no token sees padding.
         memory_BT = batch["rank_BT"] == 0 if self.memory else None
         return {"plm": super().mlm_logits(model, batch, key, rank_BT=batch["rank_BT"], memory_BT=memory_BT)}
 
-    def mlm_logits(self, model, batch, key=None):
+    def mlm_logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
         """Return logits_BKV at the predicted positions, each predicted from all tokens that are not."""
         return super().mlm_logits(model, batch, key, rank_BT=_last(batch))
 
-    def flops_parts(self, config):
+    def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
         return tuple(part._replace(queries=True) for part in super().flops_parts(config))
 
-    def features(self, examples, draw):
+    def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
         """Return the predicted tokens and `rank_BT`, int32, see `ranks`."""
         ragged, masked = examples.ragged, mask(examples, draw, self.masking)
         is_memory = self._is_memory(examples, draw)

@@ -12,10 +12,15 @@ converts to `MPNetForMaskedLM`, as one that is trained with `objective.kind=mlm`
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking import mask
+from bertjax.models.config import EncoderConfig
+from bertjax.models.model import HeadSpec, Model
+from bertjax.objectives.base import Arrays
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.pretraining.permutation import check_encoder, order
 
@@ -30,7 +35,7 @@ class PermutedMaskedLM(MaskedLM):
       masking: selects the tokens to predict, and the symbols in their place.
     """
 
-    def heads(self, config):
+    def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
         """Return the head of masked language modeling.
 
         Raises:
@@ -39,15 +44,15 @@ class PermutedMaskedLM(MaskedLM):
         check_encoder(config, "permuted_mlm", "mpnet", config.block.has_compensation)
         return super().heads(config)
 
-    def logits(self, model, batch, key=None):
+    def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
         """Return {`mlm`: logits_BKV of the query stream}."""
         answers_BK = jnp.where(batch["mlm_weights_BK"] > 0, batch["mlm_labels_BK"], -1)
         return {"mlm": self.mlm_logits(model, batch, key, rank_BT=batch["rank_BT"], answers_BK=answers_BK)}
 
-    def flops_parts(self, config):
+    def flops_parts(self, config: EncoderConfig):
         return tuple(part._replace(queries=True, answers=True) for part in super().flops_parts(config))
 
-    def features(self, examples, draw):
+    def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
         """Return what masked language modeling has, and `rank_BT`, int32: 0, or the place of a predicted token.
 
         Chosen tokens beyond the capacity K have 0 too: their symbols stay in the row. Places may so have gaps.

@@ -7,14 +7,17 @@ as one. Examples are single sequences (section 3.3): `examples.kind="full_senten
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking import Masking, SpanMasking, mask
+from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import FlopsPart, head_products
-from bertjax.models.model import HeadSpec
+from bertjax.models.model import HeadSpec, Model
 from bertjax.models.vocabulary_heads import SpanBoundaryHead
-from bertjax.objectives.base import joined
+from bertjax.objectives.base import Arrays, joined
 from bertjax.objectives.losses import classification_term
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.setting import setting
@@ -36,11 +39,11 @@ class SpanBoundary(MaskedLM):
     longest: int = setting(LONGEST, least=1)
     baselines = MaskedLM.baselines  # the masked-token term is unchanged, so its baselines still apply
 
-    def heads(self, config):
+    def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
         sizes = {"longest": self.longest, "place_width": PLACE_WIDTH}
         return super().heads(config) | {"sbo": HeadSpec(SpanBoundaryHead, sizes)}
 
-    def logits(self, model, batch, key=None):
+    def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
         """Return {`mlm`, `sbo`: logits_BKV at the predicted positions}."""
         read = [batch[f"{name}_positions_BK"] for name in ("mlm", "sbo_left", "sbo_right")]
         # One pass reads all three positions per predicted token.
@@ -51,12 +54,12 @@ class SpanBoundary(MaskedLM):
             "sbo": model.head("sbo", left_BKD, right_BKD, batch["sbo_places_BK"], model.word_VE),
         }
 
-    def flops_parts(self, config):
+    def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
         """Each predicted token counts twice, once per head, and the two heads read three positions."""
         products = sum(head_products(config, head) for head in self.heads(config).values())
         return (FlopsPart(config, {"predictions": products / 2}, read=1.5),)
 
-    def features(self, examples, draw):
+    def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
         """Return masked language modeling features, plus the span boundaries of each predicted position.
 
         `sbo_left_positions_BK` and `sbo_right_positions_BK` are boundary columns, `sbo_places_BK` is the place in the

@@ -9,12 +9,14 @@ import dataclasses
 import math
 from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking import Masked, mask, token_bits, token_shares
-from bertjax.objectives.base import Traits, joined
+from bertjax.models.model import Model
+from bertjax.objectives.base import Arrays, Traits, joined
 from bertjax.objectives.pretraining.mlm import MaskedLM, token_features, token_terms, token_weight
 from bertjax.objectives.pretraining.sentence_pairs import SentenceStructurePrediction
 from bertjax.objectives.pretraining.span_boundary import number_before
@@ -42,7 +44,7 @@ class StructBERT(MaskedLM):
     parts = SentenceStructurePrediction.parts
     baselines = MaskedLM.baselines  # the masked-token term is unchanged, so its baselines still apply
 
-    def logits(self, model, batch, key=None):
+    def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
         """Return {`mlm`, `order`: logits_BKV at the predicted positions, `structure`: logits, [B, N, 3]}."""
         masked_BK, shuffled_BK = batch["mlm_positions_BK"], batch["order_positions_BK"]
         encoded = model.encode(batch, key, jnp.concatenate([masked_BK, shuffled_BK], axis=1))
@@ -54,7 +56,7 @@ class StructBERT(MaskedLM):
             **{part.term: part.logits(model, encoded) for part in self.parts},
         }
 
-    def features(self, examples, draw):
+    def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
         """Return features of the other two objectives, `order_{positions,labels,weights}_BK` and `order_dropped_B`."""
         masked = mask(examples, draw, self.masking)
         sources, shuffled = self._shuffle(examples, draw, masked)

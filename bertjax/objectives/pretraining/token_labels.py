@@ -2,13 +2,14 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.data.batch import PlacedExamples
+from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking import mask
+from bertjax.data.store import TokenStore
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.models.label_heads import DetectionHead
 from bertjax.models.model import HeadSpec
@@ -85,7 +86,7 @@ class CapitalPrediction(MaskedLM):
     def parts(self):
         return (TokenLabels("capital", self._labels),)
 
-    def bind(self, store):
+    def bind(self, store: TokenStore | None) -> Self:
         """Return the objective with the tokenizer's case pairs; without a store, with none.
 
         Raises:
@@ -99,7 +100,7 @@ class CapitalPrediction(MaskedLM):
             )
         return super().bind(store).copy_with(case_pairs=pairs)
 
-    def features(self, examples, draw):
+    def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
         if self.case_pairs is None:
             raise TypeError("CapitalPrediction has no pairs of pieces before `bind`")
         masked = mask(examples, draw, self.masking)

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from bertjax.models.config import EncoderConfig
 from bertjax.objectives.distill.losses import Pairs, TeacherLoss
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting
@@ -34,7 +35,7 @@ class MappedLoss(TeacherLoss):
                 f"pairs_of_layers of the teacher loss {self.kind!r} has {wrong[0]}; give pairs, such as [[1, 2]]"
             )
 
-    def pairs(self, student, teacher):
+    def pairs(self, student: EncoderConfig, teacher: EncoderConfig) -> Pairs:
         pairs = self.pairs_of_layers or mapped(self.layer_map, self.first_layer, student.layers, teacher.layers)
         return self.possible(pairs, student, teacher)
 
