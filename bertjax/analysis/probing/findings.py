@@ -142,17 +142,17 @@ def _labels(task: LabeledTask, units: tuple[Units, Units], states: tuple, on_wor
         "classes": len(task.classes),
         "train": len(train.labels),
         "heldout": len(heldout.labels),
-        "majority": probed.majority[0],
-        "accuracy": probed.accuracy[:, 0],
-        "bits": probed.bits[:, 0] / len(train.labels),
-        "uniform_bits": probed.uniform_bits / len(train.labels),
-        "compression": probed.compression[:, 0],
+        "majority": probed["majority"][0],
+        "accuracy": probed["accuracy"][:, 0],
+        "bits": probed["bits"][:, 0] / len(train.labels),
+        "uniform_bits": probed["uniform_bits"] / len(train.labels),
+        "compression": probed["compression"][:, 0],
     }
     if train.types:
         numbers |= {
-            "control_accuracy": probed.accuracy[:, 1],
-            "selectivity": probed.accuracy[:, 0] - probed.accuracy[:, 1],
-            "control_compression": probed.compression[:, 1],
+            "control_accuracy": probed["accuracy"][:, 1],
+            "selectivity": probed["accuracy"][:, 0] - probed["accuracy"][:, 1],
+            "control_compression": probed["compression"][:, 1],
         }
     return numbers
 

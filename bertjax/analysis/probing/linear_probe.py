@@ -43,27 +43,6 @@ class Labels(NamedTuple):
     numbers: np.ndarray
 
 
-class Probed(NamedTuple):
-    """Probe results for L layers and K tasks.
-
-    Attributes:
-      accuracy: float64 [L, K], on held-out words.
-      bits: float64 [L, K], online code length for all training labels.
-      uniform_bits: code length if all classes were equally probable.
-      majority: float64 [K], accuracy of the most frequent training class.
-    """
-
-    accuracy: np.ndarray
-    bits: np.ndarray
-    uniform_bits: float
-    majority: np.ndarray
-
-    @property
-    def compression(self) -> np.ndarray:
-        """Ratio of the uniform code length to the online code length; float64 [L, K]."""
-        return self.uniform_bits / self.bits
-
-
 class _Probes(NamedTuple):
     """kernel [L, D, K * R * C] and bias [L, K * R * C] for R penalties; mean and scale [L, D] of the states."""
 
@@ -86,8 +65,13 @@ def control_labels(types: Sequence[str], labels: np.ndarray, seed: int) -> np.nd
 
 def probe(
     train: Labels, heldout: Labels, classes: int, seed: int, on_words: Callable[[int], object] = lambda words: None
-) -> Probed:
+) -> dict[str, np.ndarray]:
     """Train the probes and score them.
+
+    Returns:
+      `accuracy`: float64 [L, K], on held-out words. `bits`: float64 [L, K], online code length for all training labels.
+      `uniform_bits`: code length if all classes were equally probable. `compression`: ratio of the two. `majority`:
+      float64 [K], accuracy of the most frequent training class.
 
     Args:
       train: words in random order, or sentences in random order.
@@ -110,13 +94,16 @@ def probe(
     best = np.argmin(bits, axis=-1)[..., None]
     correct = _scores(probes, heldout, slice(0, len(heldout.numbers)), classes)[1]
     constant = np.array([np.bincount(train.numbers[:, task], minlength=classes).argmax() for task in range(tasks)])
-    return Probed(
-        accuracy=np.take_along_axis(correct, best, axis=-1)[..., 0] / len(heldout.numbers),
-        # The chosen penalty must be sent too: log2(R) bits.
-        bits=np.take_along_axis(bits, best, axis=-1)[..., 0] + math.log2(len(PENALTIES)),
-        uniform_bits=count * math.log2(classes),
-        majority=np.mean(heldout.numbers == constant, axis=0),
-    )
+    # The chosen penalty must be sent too: log2(R) bits.
+    bits = np.take_along_axis(bits, best, axis=-1)[..., 0] + math.log2(len(PENALTIES))
+    uniform_bits = count * math.log2(classes)
+    return {
+        "accuracy": np.take_along_axis(correct, best, axis=-1)[..., 0] / len(heldout.numbers),
+        "bits": bits,
+        "uniform_bits": uniform_bits,
+        "compression": uniform_bits / bits,
+        "majority": np.mean(heldout.numbers == constant, axis=0),
+    }
 
 
 def portions(count: int) -> list[int]:

@@ -33,12 +33,12 @@ def test_accuracy_is_that_of_a_converged_regression(data, probed):
     regression = LogisticRegression(max_iter=1000).fit(train.states[:, 1] / 100, train.numbers[:, 0])
     expected = regression.score(heldout.states[:, 1] / 100, heldout.numbers[:, 0])
     assert expected > 0.9
-    assert probed.accuracy[1, 0] == pytest.approx(expected, abs=0.02)
+    assert probed["accuracy"][1, 0] == pytest.approx(expected, abs=0.02)
 
 
 def test_noise_predicts_nothing(probed):
     for layer, task in ((0, 0), (0, 1), (1, 1)):
-        assert probed.accuracy[layer, task] == pytest.approx(1 / CLASSES, abs=0.06)
+        assert probed["accuracy"][layer, task] == pytest.approx(1 / CLASSES, abs=0.06)
 
 
 def test_majority_is_the_most_frequent_class_of_the_training_labels():
@@ -46,7 +46,7 @@ def test_majority_is_the_most_frequent_class_of_the_training_labels():
     states = random.normal(size=(40, 1, 3)).astype(np.float32)
     train, heldout = np.repeat([2, 1], [25, 15])[:, None], np.repeat([2, 1], [4, 36])[:, None]
     probed = probe(Labels(states, train.astype(np.int32)), Labels(states, heldout.astype(np.int32)), 3, seed=0)
-    assert probed.majority == pytest.approx([0.1])
+    assert probed["majority"] == pytest.approx([0.1])
 
 
 def test_control_labels_belong_to_types_and_have_the_frequencies_of_the_labels():
