@@ -73,6 +73,8 @@ def run(
     axis, drawn = curves.check_axis(entries, x), curves.choose_metrics(entries, metrics)
     numbers = [numbers_of(entry) for entry in entries]
     comparison = Comparison(entries, differences_of(entries), numbers, effects_of(entries, numbers))
+    if table_path and not any(of_entry.measured for of_entry in numbers):
+        raise UserError(f"--table={table} would be empty: no run has an evaluation yet; let one reach its first")
     curves.draw(entries, drawn, axis, target, smooth, log)
     if table_path:
         tables.write(table_path, entries, numbers, comparison.effects)

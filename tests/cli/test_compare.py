@@ -128,6 +128,7 @@ def test_tables_name_what_has_not_finished_and_hold_no_formulas(here, capsys):
             "--metric=f1 is in no record; choose one of mlm_accuracy, mlm_loss\n",
         ),
         (["runs/first", "runs/second", "--out=a.jpg"], "--out=a.jpg must end in .png, .svg or .pdf"),
+        (["runs/new", "--table=a.csv"], "--table=a.csv would be empty: no run has an evaluation yet"),
         (["runs/first", "--table=a.xls"], "--table=a.xls must end in .csv or .tex"),
         (["runs/first", "--log=z"], "--log: invalid choice: 'z'"),
         (["runs/first", "--smooth=0"], "--smooth: 0 must be a whole number, at least 1"),
