@@ -141,7 +141,7 @@ def test_tables_name_what_has_not_finished_and_hold_no_formulas(here, capsys):
 )
 def test_bad_input_is_reported_in_one_line(here, capsys, arguments, complaint):
     lines = {"begun": "", "torn": '{"step": 1}\n{"step": \n', "odd": '{"step": 1}\n3\n'}
-    for name in (*lines, "unread", "short"):
+    for name in (*lines, "new", "unread", "short"):
         root = write(here / "runs" / name, [record(1, 1.0)])
         if name in lines:
             (root / "metrics.jsonl").write_text(lines[name])

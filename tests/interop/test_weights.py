@@ -277,6 +277,7 @@ def test_shards_are_one_checkpoint(tmp_path):
     "shard_of, refused",
     [
         ({"a": "one", "b": "one"}, "one and model.safetensors.index.json differ in 'b'; download"),
+        ({"b": "one"}, "one and model.safetensors.index.json differ in 'a'; download"),
         ({}, None),
         ({"a": "one", "b": "two"}, "two, which model.safetensors.index.json names, does not exist"),
         ({"a": "../one"}, "shard '../one' is not a file beside it"),

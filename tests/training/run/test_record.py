@@ -151,6 +151,9 @@ def test_another_version_of_what_computes_is_refused_unless_accepted(workdir, ca
     versions.check(workdir, other_versions=True)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert f"({library}: 0.0.1 -> {now})" in caplog.text
+    start_with(workdir, numpy="0.0.1")
+    versions.check(workdir, other_versions=False)
+    assert "(numpy: 0.0.1 -> " in caplog.text
 
 
 def test_a_changed_file_of_a_foreign_class_is_refused_unless_accepted(workdir, monkeypatch, tmp_path, caplog):
@@ -176,3 +179,5 @@ def test_a_changed_file_of_a_foreign_class_is_refused_unless_accepted(workdir, m
         versions.check(workdir, False, hashes(after))
     versions.check(workdir, True, hashes(after))
     assert "mine_rtd (sha256)" in caplog.text
+    (inside := source.parent / "copies" / "bertjax").mkdir(parents=True)
+    assert versions.commit_of(inside) == "", "the repository is not that of bertjax"
