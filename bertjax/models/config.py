@@ -117,12 +117,6 @@ class EncoderConfig:
 
     def __post_init__(self):
         check(self, "model")
-        self._check()
-        if self.block.key_value_heads == self.heads:  # the same as 0, and architectures are compared
-            object.__setattr__(self, "block", dataclasses.replace(cast(Any, self.block), key_value_heads=0))
-
-    def _check(self) -> None:
-        """Raise UserError if settings conflict, or a part is out of range."""
         directions.check(self.direction)
         for part in _PARTS:
             check(getattr(self, part), f"model.{part}")
@@ -144,6 +138,8 @@ class EncoderConfig:
                     f"model.{field}={rate} would drop everything, because rates are rounded to a multiple of 1/256; "
                     "lower it to 0.99 or less"
                 )
+        if self.block.key_value_heads == self.heads:  # the same as 0, and architectures are compared
+            object.__setattr__(self, "block", dataclasses.replace(cast(Any, self.block), key_value_heads=0))
 
     def architecture(self) -> dict[str, Any]:
         """Return the settings by name, JSON-compatible, without `execution`."""

@@ -83,16 +83,13 @@ class Taught(Wrapper):
     Attributes:
       teacher: export folder of a trained model.
       bound_teacher: the teacher, after `bind_teacher`.
+      reads_text: whether the teacher runs, so that both models need the same tokenizer.
     """
 
     teacher: str = ""
     bound_teacher: ClassVar[Teacher | None] = None
+    reads_text: ClassVar[bool] = True
 
     def bind_teacher(self, teacher: Teacher) -> Self:
         """Host: attach the model in the folder `teacher`, which is opened once, before the first step."""
         return self.copy_with(bound_teacher=teacher)
-
-    @property
-    def reads_text(self) -> bool:
-        """Whether the teacher runs, so that both models need the same tokenizer."""
-        return True

@@ -61,6 +61,7 @@ class TeacherLoss(Kind):
 
     Attributes:
       factor: loss weight.
+      captures: names of the captured values to read, see `mixing.apply_capturing`.
       needs_logits: whether it reads both models' logits, so that the teacher needs the head.
       needs_token_logits: whether it applies both models' masked-LM heads to every token.
       reads_text: whether it reads values that the teacher computes for a batch, so that both need the same tokenizer.
@@ -68,6 +69,7 @@ class TeacherLoss(Kind):
     """
 
     factor: float = setting(1.0, least=0)
+    captures: ClassVar[tuple[str, ...]] = ()
     needs_logits: ClassVar[bool] = False
     needs_token_logits: ClassVar[bool] = False
     reads_text: ClassVar[bool] = True
@@ -75,11 +77,6 @@ class TeacherLoss(Kind):
 
     def __post_init__(self):
         check(self, of=f" of the teacher loss {self.kind!r}")
-
-    @property
-    def captures(self) -> tuple[str, ...]:
-        """Names of the captured values to read, see `mixing.apply_capturing`."""
-        return ()
 
     def pairs(self, student: EncoderConfig, teacher: EncoderConfig) -> Pairs:
         """Return the pairs of layers to compare.

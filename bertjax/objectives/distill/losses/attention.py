@@ -3,6 +3,7 @@ queries, keys and values in MiniLMv2 (Wang et al., 2021, section 3, arXiv 2012.1
 """
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -31,9 +32,7 @@ class AttentionMaps(MappedLoss):
     kind: str = dataclasses.field(default="attention", init=False)
     compare: str = setting(SCORES, choices=COMPARISONS)
 
-    @property
-    def captures(self):
-        return ("queries", "keys")
+    captures: ClassVar[tuple[str, ...]] = ("queries", "keys")
 
     def check(self, student, teacher):
         self.check_equal("heads", student, teacher, "kind=relations, or ")
@@ -74,9 +73,6 @@ def _scores(model: Values, layer: int) -> jax.Array:
     return jnp.einsum("bqhd,bthd->bhqt", queries_BTHD, keys_BTHD) * queries_BTHD.shape[-1] ** -0.5
 
 
-_NAMES = ("queries", "keys", "values")
-
-
 @dataclasses.dataclass(frozen=True)
 class Relations(TeacherLoss):
     """Compare token similarities in one layer of each model, computed from queries, keys and values separately.
@@ -95,9 +91,7 @@ class Relations(TeacherLoss):
     student_layer: int = setting(0, least=0)
     teacher_layer: int = setting(0, least=0)
 
-    @property
-    def captures(self):
-        return _NAMES
+    captures: ClassVar[tuple[str, ...]] = ("queries", "keys", "values")
 
     def pairs(self, student, teacher):
         pairs = ((self.student_layer or student.layers, self.teacher_layer or teacher.layers),)
@@ -113,7 +107,7 @@ class Relations(TeacherLoss):
     def terms(self, student, teacher, batch, params, soft_weights):
         ((own_layer, target_layer),) = self.pairs(student.config, teacher.config)
         sees_BTT, total = same_example(batch), jnp.zeros(())
-        for name in _NAMES:
+        for name in self.captures:
             own_BRTT = self._relations(student.of_heads(name, own_layer), sees_BTT)
             target_BRTT = self._relations(teacher.of_heads(name, target_layer), sees_BTT)
             losses_BRT = kl_divergence(target_BRTT, own_BRTT, temperature=1.0)

@@ -39,11 +39,8 @@ class HiddenStates(MappedLoss):
     on: str = setting(TOKENS, choices=PLACES)
     projection: bool = False
 
+    captures: ClassVar[tuple[str, ...]] = ("hidden",)
     first_layer: ClassVar[int] = 0
-
-    @property
-    def captures(self):
-        return ("hidden",)
 
     def check(self, student, teacher):
         # Means and variances over the width are scalars, so `statistics` compares any widths.
@@ -113,9 +110,7 @@ class OutputCosine(TeacherLoss):
 
     kind: str = dataclasses.field(default="output", init=False)
 
-    @property
-    def captures(self):
-        return (OUTPUT,)
+    captures: ClassVar[tuple[str, ...]] = (OUTPUT,)
 
     def check(self, student, teacher):
         self.check_equal("width", student, teacher)

@@ -87,10 +87,7 @@ class TokenLogits(TeacherLoss):
     kind: str = dataclasses.field(default="token_logits", init=False)
     temperature: float = setting(1.0, above=0)
     needs_token_logits: ClassVar[bool] = True
-
-    @property
-    def captures(self):
-        return (OUTPUT,)
+    captures: ClassVar[tuple[str, ...]] = (OUTPUT,)
 
     def terms(self, student, teacher, batch, params, soft_weights):
         is_token_BT = is_token(batch)
