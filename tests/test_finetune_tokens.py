@@ -14,7 +14,7 @@ from bertjax.inference.ensemble import Ensemble
 from bertjax.runtime import command_line
 from tests import labeled_files, runs
 
-pytestmark = pytest.mark.usefixtures("shared_programs")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_programs")]
 
 CONFIGS = runs.CONFIG.parents[1] / "configs" / "finetune"
 
@@ -62,7 +62,6 @@ def tagger(tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow
 def test_names_are_learned(tagger):
     figures = json.loads((tagger / "run" / "summary.json").read_text())
     losses = course(tagger / "run", "train/tagging_loss")
@@ -82,7 +81,6 @@ def test_names_are_learned(tagger):
     }
 
 
-@pytest.mark.slow
 def test_files_of_a_tagger(tagger, tmp_path, capsys):
     """Columns are predicted as sentences, answers come back as a column, and other columns are scored."""
     export, dev, out = tagger / "run" / "export", tagger / "dev.txt", tmp_path / "out.txt"
@@ -120,7 +118,6 @@ def test_files_of_a_tagger(tagger, tmp_path, capsys):
     assert "--tag=0 names a column of a labeled file; add --corpus=FILE" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("recipe, impossible", [("qa.py:smoke", False), ("qa.py:v2-smoke", True)])
 def test_answers_are_found(tmp_path, capsys, recipe, impossible):
     files = (

@@ -129,6 +129,7 @@ def test_a_stream_that_fails_ends_no_run_and_keeps_no_stop_from_saving(
     assert train.Workdir.at(tmp_path).saved_steps() == [7]
 
 
+@pytest.mark.slow
 def test_a_stop_after_the_last_step_of_a_seed_starts_no_other(monkeypatch, tmp_path):
     """The notice may come during the last evaluation, when the loop asks no more."""
     started = []

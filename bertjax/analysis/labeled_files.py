@@ -31,8 +31,7 @@ def find(spec: str) -> tuple[str, str, LabeledFormat | None]:
     if folder.name not in COLUMNS:
         raise UserError(f"--labeled={spec} is not a task of GLUE; choose one of {', '.join(COLUMNS)}")
     folder = folder if len(folder.parts) > 1 else Path("glue") / folder
-    # The development set of MNLI that matches its training genres.
-    plain = folder / ("dev_matched.tsv" if folder.name == "MNLI" else "dev.tsv")
+    plain = folder / heldout_file(folder.name)
     path = next((path for path in (plain, Path(f"{plain}.gz")) if path.is_file()), None)
     if path is None:
         raise UserError(f"--labeled={spec}: {plain} does not exist; name the folder of the task, as in glue:my/SST-2")
@@ -70,3 +69,8 @@ COLUMNS = {
     "QNLI": ("question", "sentence", "label"),
     "WNLI": ("sentence1", "sentence2", "label"),
 }
+
+
+def heldout_file(task: str) -> str:
+    """Return the file name for a task's development set; MNLI's is the one that matches its training genres."""
+    return "dev_matched.tsv" if task == "MNLI" else "dev.tsv"

@@ -16,6 +16,8 @@ from bertjax.runtime import command_line
 from tests.analysis.conftest import make
 from tests.interop import models as published
 
+pytestmark = pytest.mark.slow
+
 ELECTRA = Path(__file__).parents[2] / "configs" / "electra_small.py"
 SMALL = {"layers": 2, "width": 16, "heads": 2, "feedforward": 24, "dropout": 0.0, "attention_dropout": 0.0}
 LSTM = {"block": {"kind": "lstm"}, "layers": 2, "width": 16, "embeddings": {"positions": "none", "segments": 0}}
@@ -39,7 +41,6 @@ def test_electra_has_targets_without_gradients(tokens, sentences, tmp_path):
     assert "because the model has a loss on texts in which" in (tmp_path / "report" / "report.html").read_text()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("family", ["distilbert", "mobilebert", "lstm"])
 def test_a_family_is_analyzed_and_probed(family, tokens, sentences, tmp_path):
     if family == "lstm":

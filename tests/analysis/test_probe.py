@@ -25,6 +25,7 @@ def treebank(tmp_path) -> str:
     return str(tmp_path / "a.conllu")
 
 
+@pytest.mark.slow
 def test_the_table_and_the_folder_have_the_same_numbers(models, treebank, tmp_path, capsys):
     out = tmp_path / "out"
     arguments = [str(models["pretrained"]), f"--labeled={treebank}", "--rank=8", f"--out={out}"]

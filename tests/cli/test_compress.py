@@ -124,6 +124,7 @@ def test_the_score_is_that_of_evaluate_before_and_after(undisturbed, flags, tmp_
     assert summary.baselines["unigram_loss"][0] == summary.baselines["unigram_loss"][1]
 
 
+@pytest.mark.slow
 def test_an_export_is_scored_on_the_named_file_alone(tmp_path, monkeypatch):
     """Its baselines are those of this file: the training file that it names is not opened."""
     rows = [json.dumps({"sentence": text, "label": label}) for text in TEXTS for label in ("bad", "good", "ü, so-so")]

@@ -73,6 +73,7 @@ def test_a_start_that_is_refused_changes_no_file_of_the_run(flags, undisturbed, 
     assert {name for name in before | after if before.get(name) != after.get(name)} <= {".lock", "heartbeat.json"}
 
 
+@pytest.mark.slow
 def test_longer_training_needs_a_flag_and_is_recorded(flags, undisturbed, tmp_path, capsys, monkeypatch):
     """Its steps come in dispatches of five, each of which is one beat for the watchdog: their metrics come together."""
     workdir, beats, beat = tmp_path / "run", [], Watchdog.beat

@@ -80,6 +80,7 @@ def packed(store) -> Feed:
     return make_feed(store, row_examples=8)
 
 
+@pytest.mark.slow
 def test_workers_give_the_same_batches(packed):
     make = local(packed, 1, 2)
     for step, batch in zip(range(998, 1003), iterate(make, 998, 1003, workers=2, prefetch=2), strict=True):

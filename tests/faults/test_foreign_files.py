@@ -147,6 +147,7 @@ def _fuzz(originals: dict, tmp_path: Path, seeds: range, monkeypatch: pytest.Mon
     return outcomes
 
 
+@pytest.mark.slow
 def test_mutated_files_load_or_end_in_one_line(originals, tmp_path, monkeypatch):
     outcomes = _fuzz(originals, tmp_path, range(_FIRST), monkeypatch)
     loads = outcomes.count("loads")

@@ -1,8 +1,8 @@
 """SIGTERM stops and saves whatever a run is doing, whoever gets it, and whatever else counts or starts processes.
 
 All cases run in processes that one program forks (`stop_cases`). They are those of a launcher, with --distributed, and
-a few without it, where bertjax handles the signal itself: of these, one is not slow. The slow ones have each pair of
-values of the matrix; all of it, about 10 minutes:
+a few without it, where bertjax handles the signal itself. The slow ones have each pair of values of the matrix; all of
+it, about 10 minutes:
 python -m pytest -m 'exhaustive or slow' tests/faults/test_stop_signals.py
 """
 
@@ -42,8 +42,7 @@ MATRIX = [
     )
 ]
 MATRIX += [Case("group", start, 1, 1, phase, False) for start in ("first", "resumed") for phase in ("step", "save")]
-SAMPLE = (Case("group", "first", 1, 1, "step", False),)
-# With the sample, each pair of values that two settings can have; without --distributed, each value.
+# Each pair of values that two settings can have; without --distributed, each value.
 PAIRS = (
     FIRST,
     Case("group", "resumed", 1, 1, "save"),
@@ -52,6 +51,7 @@ PAIRS = (
     Case("process", "first", 1, 1, "evaluation"),
     Case("group", "resumed", 5, 0, "evaluation"),
     Case("group", "resumed", 1, 1, "save", False),
+    Case("group", "first", 1, 1, "step", False),
 )
 
 
@@ -59,11 +59,7 @@ def test_the_slow_cases_have_each_pair_of_values():
     def pairs(cases) -> set:
         return {pair for case in cases if case.distributed for pair in combinations(enumerate(case), 2)}
 
-    assert pairs([*SAMPLE, *PAIRS]) == pairs(MATRIX)
-
-
-def _marks(case: Case) -> list[pytest.MarkDecorator]:
-    return [] if case in SAMPLE else [pytest.mark.slow if case in PAIRS else pytest.mark.exhaustive]
+    assert pairs(PAIRS) == pairs(MATRIX)
 
 
 class Cases:
@@ -140,7 +136,7 @@ def cases(flags, tmp_path_factory):
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, marks=_marks(case)) for case in MATRIX],
+    [pytest.param(case, marks=pytest.mark.slow if case in PAIRS else pytest.mark.exhaustive) for case in MATRIX],
     ids=lambda case: "-".join(map(str, case)),
 )
 def test_sigterm_stops_and_saves(cases, case):

@@ -84,6 +84,7 @@ def after_prefixes(predictor, text: str) -> float:
     return total
 
 
+@pytest.mark.slow
 def test_the_score_of_a_causal_model_is_that_of_each_token_after_those_before(causal):
     texts = sentences(2, most_words=3, seed=3)
     expected = [after_prefixes(causal, text) for text in texts]

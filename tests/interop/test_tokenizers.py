@@ -61,6 +61,7 @@ def described(trained):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SENTENCEPIECE_KINDS)
 def test_the_normalization_of_the_model_is_the_same_on_every_character(trained, kind):
     """U+0344 is excluded: NFC decomposes it, and the library handles it differently."""

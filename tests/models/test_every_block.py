@@ -35,7 +35,8 @@ ENCODERS = {name: dataclasses.replace(batches.ENCODER, **settings) for name, set
 EXECUTIONS = (Execution(unroll=True), Execution(remat="dots"), Execution(remat="full"))
 # Every execution for BERT's layer, and one for each other kind of layer and for groups of shared ones.
 OTHERS = ("groups", "local", "llama", "xlnet", "deberta", "mpnet", "mobilebert", "lstm")
-EXECUTED = [*itertools.product(["bert"], EXECUTIONS), *zip(OTHERS, itertools.cycle(EXECUTIONS))]
+EXECUTED = [("bert", each) for each in EXECUTIONS]
+EXECUTED += [pytest.param(*each, marks=pytest.mark.slow) for each in zip(OTHERS, itertools.cycle(EXECUTIONS))]
 # Two examples of 5 and 6 tokens, in one row of 12 and in separate rows.
 ONE, TWO = np.arange(10, 15), np.arange(50, 56)
 TOGETHER = {
@@ -52,7 +53,8 @@ APART = {
     "examples_BT": np.array([[1, 1, 1, 1, 1, 0], [1] * 6]),
     "summary_positions_BN": np.array([[0], [0]]),
 }
-every_block = pytest.mark.parametrize("name", ENCODERS)
+NAMES = [pytest.param(name, marks=[] if name in ("bert", *OTHERS) else pytest.mark.slow) for name in ENCODERS]
+every_block = pytest.mark.parametrize("name", NAMES)
 
 
 def close(actual, expected, tolerance: float = 1e-5) -> None:

@@ -53,6 +53,7 @@ def assert_equal_to_plain(heads: int, width: int, visibility: Visibility, rate: 
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=3, deadline=None, derandomize=True)
 @hypothesis.given(
     tokens=st.sampled_from([128, 256]),

@@ -109,6 +109,7 @@ def test_arrays_of_numpy_and_jax_give_outside_of_jit_what_they_give_inside(token
         np.testing.assert_allclose(hidden(*own), expected_BTD, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remat", ["none", "dots", "full"])
 def test_no_layer_keeps_its_scores_in_a_scanned_stack(remat):
     """`dots` saves products of two matrices without a batch, such as those of one head; it takes the whole."""

@@ -13,6 +13,8 @@ from bertjax.training import step
 from bertjax.training.program import Program
 from tests import batches, runs
 
+pytestmark = pytest.mark.slow
+
 ENCODER = {"layers": 1, "width": 16, "heads": 2, "feedforward": 32, "max_positions": 16}
 MIXED = {
     "nsp": {"objective": {"kind": "bert"}},
@@ -56,7 +58,6 @@ def moved(before: dict, after: dict) -> set[str]:
     }
 
 
-@pytest.mark.slow
 def test_a_step_leaves_the_heads_of_other_tasks_and_their_moments_unchanged():
     """Even once those have moments, which would move them on: first the task that has `sop`, then the other."""
     mixed = program()
@@ -71,7 +72,6 @@ def test_a_step_leaves_the_heads_of_other_tasks_and_their_moments_unchanged():
     assert moved(states[1], states[2]) == {"encoder/", "heads/mlm/", "heads/nsp/"}
 
 
-@pytest.mark.slow
 def test_a_mixture_resumes_bit_for_bit_and_is_scored_by_task(flags, tmp_path, caplog):
     mixed = [
         *flags,
@@ -95,7 +95,6 @@ def test_a_mixture_resumes_bit_for_bit_and_is_scored_by_task(flags, tmp_path, ca
     assert scored["order/sop_loss"] == pytest.approx(records[-1]["eval/heldout/order/sop_loss"], rel=1e-6)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("turns", ["n" * 30 + "o" * 6, "nnnno" * 6], ids=["late", "rare"])
 def test_a_parameter_is_updated_as_in_a_run_of_its_own_steps(turns, monkeypatch):
     """With a constant gradient each corrected update of Adam is the gradient's sign times the rate, in any mixture."""

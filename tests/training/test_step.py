@@ -170,6 +170,7 @@ def flat(state: dict) -> dict[str, np.ndarray]:
     return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in leaves}
 
 
+@pytest.mark.slow
 def test_the_upper_half_is_a_copy_of_the_lower_one_with_its_moments(program, shallow):
     before, after = flat(shallow), flat(grow(shallow, program.at(1).abstract_state))
     assert before.keys() == after.keys()

@@ -16,6 +16,8 @@ from bertjax.analysis.reduce import reduce
 from bertjax.analysis.subject import Subject, captured
 from bertjax.config.export import Export
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("correlation", "constrained_correlation", "rank", "null_dimension", "constrained_null_dimension")
 
 

@@ -45,6 +45,7 @@ def result(subject, few):
     return ImportanceOfParts().run([subject], [few])
 
 
+@pytest.mark.slow
 def test_what_does_nothing_is_pruned_first(result):
     """The scores stay as they are until something that does something is pruned."""
     curves = result.numbers["finetuned"]["toy"]
@@ -182,6 +183,7 @@ def test_parts_of_the_data_have_no_example_in_common(small, labeled):
     assert len(ids) > 1 and len(set(examples.tolist())) == len(examples)
 
 
+@pytest.mark.slow
 def test_the_more_sensitive_half_has_more_bits(result_of_curvature):
     assert bits_of(np.array([0.1, 3.0, 0.2])) == [2, 4, 4] and bits_of(np.array([1.0, 1.0])) == [4, 2]
     numbers, values_LS = (

@@ -19,6 +19,8 @@ from bertjax.models.bert import BertBlock
 from bertjax.models.fixed import FIXED_PATTERNS
 from tests.models.test_fixed import map_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def result(subjects, texts):
@@ -68,7 +70,6 @@ def result_of_fixed(pretrained, finetuned, texts) -> Result:
     return Fixed().run([pretrained, finetuned], [texts])
 
 
-@pytest.mark.slow
 def test_the_overlap_is_that_of_a_loop(result_of_fixed, pretrained, texts):
     encoded = texts.encoded(pretrained)
     overlaps = {pattern: [] for pattern in FIXED_PATTERNS}

@@ -12,6 +12,8 @@ from bertjax.analysis.parts.sentences import MOST, Sentences
 from bertjax.analysis.subject import Subject, captured
 from bertjax.runtime.errors import UserError
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["The king is [MASK] .", "It is a government of the people ."]
 
 
@@ -24,7 +26,6 @@ def entry(result, subject, index=0):
     return result.numbers[subject.label][index]
 
 
-@pytest.mark.slow
 def test_the_token_at_a_mask_is_that_of_fill_and_its_log_probability_is_attributed(result, pretrained, models):
     numbers = entry(result, pretrained)
     [filled] = predictor(models["pretrained"]).fill(TEXTS[:1], top=1)

@@ -14,6 +14,8 @@ from bertjax.analysis.reduce import reduce
 from bertjax.analysis.subject import captured
 from bertjax.models import attention
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def kinds(pretrained) -> bytes:
@@ -106,7 +108,6 @@ def test_divergences_are_those_of_loops(pretrained, texts, attended):
     np.testing.assert_allclose(result, expected, atol=1e-5)
 
 
-@pytest.mark.slow
 def test_gradients_are_those_of_finite_differences(pretrained, masked, derivatives, monkeypatch):
     """A cell of the attention of the first layers is moved; the loss changes by the sum of its derivatives."""
     objective, plain = pretrained.objective, attention.attend
@@ -144,7 +145,6 @@ def test_gradients_by_kind_are_those_of_loops(pretrained, masked, derivatives, k
     np.testing.assert_array_equal(np.asarray(counts)[:, 0, 0], pairs)
 
 
-@pytest.mark.slow
 def test_the_part_has_gradients_where_there_is_a_loss(subjects, labeled):
     subjects = [dataclasses.replace(subject, label=f"3 layers, {subject.label}") for subject in subjects]
     result = Targets().run(subjects, [dataclasses.replace(labeled, examples=3)])

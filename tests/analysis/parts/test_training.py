@@ -16,6 +16,8 @@ from bertjax.analysis.subject import open_subjects
 from bertjax.cli import analyze
 from bertjax.runtime.command_line import exit_code_of
 
+pytestmark = pytest.mark.slow
+
 LAYERS, HEADS = 2, 3
 
 

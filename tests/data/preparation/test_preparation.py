@@ -51,6 +51,7 @@ def test_duplicates_are_dropped_and_counted(config, tmp_path):
     assert once.tokenizer.fingerprint == copies.tokenizer.fingerprint
 
 
+@pytest.mark.slow
 def test_two_processes_that_prepare_one_store_make_one(config, tmp_path):
     processes = [in_a_process(config) for _ in range(2)]
     assert [process.communicate() and process.returncode for process in processes] == [0, 0]

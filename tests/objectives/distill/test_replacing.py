@@ -59,6 +59,7 @@ def test_all_modules_replaced_is_fine_tuning_of_the_successor():
     jax.tree.map(lambda own, other: np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-6), *gradients)
 
 
+@pytest.mark.slow
 def test_no_module_replaced_is_the_predecessor_and_its_layers_have_no_gradient():
     params, predecessor = params_of(SUCCESSOR), bound().bound_teacher.params["encoder"]
     whole = params | {"encoder": params["encoder"] | {"layers": predecessor["layers"]}}
@@ -68,6 +69,7 @@ def test_no_module_replaced_is_the_predecessor_and_its_layers_have_no_gradient()
     assert np.any(gradient["heads"]["classification"]["kernel"])
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_that_of_the_successor_alone():
     params = params_of(SUCCESSOR)
     terms, _ = bound().terms(PLAIN.model(SUCCESSOR), params, None, BATCH, None, False)

@@ -41,6 +41,7 @@ def test_the_page_names_every_moment():
     assert re.findall(r"^\| `(on_\w+)\(", PAGE.read_text(), re.MULTILINE) == MOMENTS
 
 
+@pytest.mark.slow
 def test_a_hook_sees_each_moment_in_order_and_leaves_the_run_as_it_is(flags, undisturbed, tmp_path, monkeypatch):
     monkeypatch.setattr(Recording, "calls", [])
     assert runs.call(*flags, using(Recording), f"--workdir={tmp_path / 'run'}") == 0
