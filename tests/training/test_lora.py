@@ -210,6 +210,7 @@ def test_eight_bits_are_what_an_int8_export_stores():
     assert np.array_equal(after["encoder/embeddings/position"], before["encoder/embeddings/position"])
 
 
+@pytest.mark.slow
 def test_the_gradient_is_that_of_the_rounded_weights():
     config, batch = QuantizationConfig(3), batches.make()
     trained = dataclasses.replace(make_step(), model_params=ModelParams(quantization=config))

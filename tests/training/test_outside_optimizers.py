@@ -48,6 +48,7 @@ def trained_apart(optimizer: optax.GradientTransformation, params: dict, rate: f
     return seen
 
 
+@pytest.mark.slow
 def test_muon_is_that_of_optax_for_kernels_of_layers_and_adam_for_the_rest():
     params, config = stacked_params(), dataclasses.replace(CONFIG, kind="muon", weight_decay=0.0, clip_norm=0.0)
     muon = trained_apart(contrib.muon(0.1, consistent_rms=0.2), params)

@@ -78,6 +78,7 @@ def test_the_discriminator_sends_no_gradient_to_the_generator():
     assert any(path.startswith("encoder/layers/") for path in reached)
 
 
+@pytest.mark.slow
 def test_the_generator_sends_gradients_to_the_shared_embeddings_only():
     reached = {path for path, largest in gradients_of(OBJECTIVE)["generator"].items() if largest > 0.0}
     assert not any(path.startswith(("encoder/layers/", "heads/rtd/")) for path in reached)
