@@ -76,5 +76,5 @@ def test_choices_are_learned(tmp_path):
     config = json.loads((run / "config.json").read_text())["config"]
     assert config["tasks"]["choices"]["objective"]["classes"] == ["0", "1", "2"]
     assert runs.score_export(run)["eval"] == pytest.approx(figures["eval"], rel=1e-6)
-    with pytest.raises(UserError, match="was not fine-tuned for a task that predicts something for each record"):
+    with pytest.raises(UserError, match="was not fine-tuned to predict something for each record"):
         bertjax.predictor(run / "export").predict([{"context": "abc", "choices": ["ada", "gabia", "abc"]}])

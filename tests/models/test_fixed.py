@@ -62,6 +62,7 @@ def encode(config, params, tokens_BT, examples_BT, positions_BT, read_BK=None, k
     return encoded.hidden, state["captured"]
 
 
+@pytest.mark.slow
 def test_captured_maps_are_those_of_loops_and_stay_within_their_examples():
     hidden_BTD, captured = encode(CONFIG, params_of(CONFIG), TOKENS_BT, EXAMPLES_BT, POSITIONS_BT)
     attention_LBHTT = np.asarray(captured["attention"])
