@@ -111,7 +111,7 @@ class Targets(Part):
     def sentence(self, case: Case) -> str:
         line = f"{case.model} on {case.material}: {listed(case.numbers['target'], '.0%')} of attention on average."
         if "without_gradient" in case.numbers:
-            line += f" There are no gradients, because the model {case.numbers['without_gradient']}."
+            line += f" It has no gradients: the model {case.numbers['without_gradient']}."
         return line
 
 
