@@ -69,7 +69,7 @@ def read_file(path: str, fields: Sequence[str], quoted: bool = False) -> list[Re
       UserError: the file cannot be read, has a bad line, or has plain lines although a record has several fields.
     """
     full = str(Path(path).expanduser())
-    # JSON lines have other suffixes as well, such as .ndjson. Their braces are no text for a model.
+    # JSON lines may end in .ndjson too, and a model must not read their braces as text.
     if tables.is_table(full):
         rows = tables.read(full, fields, quoted, all_columns=True)
         for record in rows:  # all fields are written with the prediction
