@@ -103,7 +103,7 @@ def hashes(modules: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
 
 def _module(name: str, distributions: list[str]) -> dict[str, str]:
     file, digest, commit = getattr(sys.modules[name], "__file__", None), "", ""
-    if file:  # only this file is hashed; the commit tells about other files that it imports
+    if file:  # the hash covers this file alone, the commit also the files that it imports
         digest, commit = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12], described_commit(Path(file).parent)
     return {"sha256": digest, "commit": commit, "version": metadata.version(distributions[0]) if distributions else ""}
 
