@@ -4,6 +4,7 @@ import contextlib
 import csv
 import io
 import json
+import os
 
 import pytest
 
@@ -101,6 +102,12 @@ def test_scoring_trained_records_is_warned_of(finished, command, tmp_path, capsy
     evaluate.run(str(workdir), str(path), columns={"text": "Text", "label": "Art"})
     warning = "records were trained on; the scores are not those of new texts"
     assert f"warning: {trained} of 160 {warning}" in capsys.readouterr().err
+    with (train := workdir / "split" / "classify-train.jsonl").open("a") as file:  # which nothing needs here
+        whole = file.tell()
+        file.write("damaged\n")
+    assert evaluate.run(str(workdir), str(path), columns={"text": "Text", "label": "Art"})["eval"]
+    os.truncate(train, whole)
+    capsys.readouterr()
     evaluate.run(str(workdir), str(command[1]))
     assert f"warning: {trained} of 160 {warning}" in capsys.readouterr().err
     evaluate.run(str(workdir), str(workdir / "split" / "classify-heldout.jsonl"))

@@ -52,7 +52,7 @@ ALLOWED = {
     "serving": "runtime config.typed data inference.records",  # ONNX files, without JAX
     "interop": "serving runtime data models config.private_paths config.export training.config config.config",
     "config.opening": "runtime data models config.private_paths config.export config.config training.run interop",
-    "config.config_file": "runtime config.typed models config.row_lengths config.config config.opening",
+    "config.config_file": "runtime config.typed data models config.row_lengths config.config config.opening",
     "training": "runtime config.user_code config.registry config.typed data models config.export objectives "
     "training.schedules training.config training.optim training.lora training.pruning training.quantization "
     "training.model_params training.stages config.config training.param_paths training.parallel training.state "

@@ -101,7 +101,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_flags({"--mask": "share of words that change (default: %(default)s)"}, type=float, default=0.1)
     parser.add_flags({"--ngrams": "share of n-grams (default: %(default)s)"}, type=float, default=0.25)
     parser.add_flags({"--longest-ngram": "most words of an n-gram (default: %(default)s)"}, type=int, default=5)
-    parser.add_flags({"--candidates": "words to draw from (default: %(default)s)"}, type=int, default=CANDIDATES)
+    of_candidates = {"--candidates": "words to draw from (default: %(default)s)"}
+    parser.add_flags(of_candidates, type=command_line.positive, default=CANDIDATES)
     parser.add_flags({"--seed": "seed of all draws (default: %(default)s)"}, type=int, default=0)
     command_line.add_platform_flag(parser)
     args = parser.parse_args(argv)

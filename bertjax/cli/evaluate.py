@@ -266,8 +266,9 @@ def _labeled(
         if trained and is_readable:
             if not columns:
                 source.train = trained.train
-            count = count_known(records, config.task.examples, trained.train, trained.format)
-            _say_trained(count, len(records), "records")
+            with contextlib.suppress(UserError):  # a damaged training file: where something needs it, it raises there
+                count = count_known(records, config.task.examples, trained.train, trained.format)
+                _say_trained(count, len(records), "records")
         for name in config.tasks:
             labeled = files.store_of(name)
             _ = labeled.train  # the baselines count its labels
@@ -333,13 +334,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_flags({"--suite": "print one table for all runs in the folder MODEL"}, choices=("glue",))
     command_line.add_column_flags(parser, "--corpus")
-    parser.add_flags(
-        {
-            "--per-class": "also print precision, recall and F1 of each class",
-            "--json": "print the figures as JSON instead of a table",
-        },
-        action="store_true",
-    )
+    parser.add_flags(command_line.FIGURES, action="store_true")
     command_line.add_trust_flag(parser)
     command_line.add_platform_flag(parser)
     args = parser.parse_args(argv)

@@ -90,7 +90,7 @@ def print_comparison(
         if rows:
             table = _table(title, entries)
             for name, row in rows.items():
-                table.add_row(name, *(text_of(values)[:width] for values in row))
+                table.add_row(name, *(", ".join(text_of((each,))[:width] for each in values) for values in row))
             console.print(table)
     if len(entries) > 1 and not any(vars(differences).values()):
         console.print("no setting differs")

@@ -25,7 +25,7 @@ from bertjax.objectives.base import Objective
 from bertjax.objectives.distill.losses import TEACHER_LOSSES
 from bertjax.objectives.wrapper import Wrapper, tuned
 from bertjax.runtime.errors import UserError
-from bertjax.runtime.setting import check, setting
+from bertjax.runtime.setting import FREE, PLACE, check, marked, setting
 from bertjax.training import stage_encoders
 from bertjax.training.config import LARGEST_SEED, EvalConfig, RuntimeConfig, Stage
 from bertjax.training.lora import LoraConfig
@@ -44,9 +44,6 @@ CONFIG_UNIONS = (OBJECTIVES, TEACHER_LOSSES, MASKINGS, FORMATS, SCHEDULES, FILTE
 
 # LoRA freezes these parameters by default: the encoder without its pooler, and decoders that are not tied to it.
 _FROZEN_BY_LORA = rf"^(generator/)?encoder/(?!pooler/)|{DECODER}"
-
-# Locations of data, and how many processes prepare it. Runs compare data by content, through the store's fingerprint.
-_PATHS = ("corpus", "heldout", "store", "cache_dir", "workers")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +64,7 @@ class Config:
     """
 
     seed: int = setting(0, least=0, most=LARGEST_SEED)
-    init_from: str = ""
+    init_from: str = setting("", metadata=PLACE)
     init_state: bool = False
     init_layers: tuple[int, ...] = ()
     model: EncoderConfig = EncoderConfig()
@@ -78,8 +75,8 @@ class Config:
     pruning: PruningConfig = PruningConfig()
     quantization: QuantizationConfig = QuantizationConfig()
     stages: tuple[Stage, ...] = (Stage(),)
-    eval: EvalConfig = EvalConfig()
-    runtime: RuntimeConfig = RuntimeConfig()
+    eval: EvalConfig = setting(EvalConfig(), metadata=FREE)
+    runtime: RuntimeConfig = setting(RuntimeConfig(), metadata=FREE)
 
     def __post_init__(self):
         if not self.stages:
@@ -244,25 +241,11 @@ class Config:
 
     def identity(self, store_fingerprint: str) -> dict[str, Any]:
         """Return what a resumed run must have in common: settings that change the result, and data by content."""
-        identity = to_dict(self)
-        # Paths are removed, since data may be moved. `init_from` and teachers are compared by their weights.
-        for free in ("eval", "runtime", "init_from"):
-            del identity[free]
-        for path in _PATHS:
-            del identity["data"][path]
-        for source in identity["data"]["sources"].values():
-            del source["corpus"]
-        for rule in identity["data"]["filters"].values():  # evaluation files
-            rule.pop("against", None)
+        # Paths are left out, since files may be moved: corpora and labeled files have fingerprints, and `init_from` and
+        # teachers are compared by their weights.
+        identity = to_dict(self, PLACE, FREE)
         if self.data.tokenizer.model:  # its content is in the store's fingerprint; the other settings are not read
             del identity["data"]["tokenizer"]
-        else:  # its characters are also in the fingerprint
-            del identity["data"]["tokenizer"]["keep_file"]
-        for task in identity["tasks"].values():
-            # Paths of labeled files, which have a fingerprint.
-            for path in ("train", "heldout", "further_heldout", "unlabeled"):
-                task["examples"].pop(path, None)
-            task["objective"].pop("teacher", None)  # its weights are compared
         identity["data"]["store_fingerprint"] = store_fingerprint
         # This part of `runtime` changes the result: it decides which rows a step reads.
         if self.runtime.skip_rows:
@@ -282,9 +265,9 @@ def _kinds(settings: Any) -> Iterator[str]:
             yield from _kinds(value)
 
 
-def to_dict(config: Config) -> dict[str, Any]:
-    """Return plain nested dicts and lists, which `from_dict` reads back."""
-    return plain(config) | {"model": plain(config.model.architecture())}  # `execution` follows from `runtime`
+def to_dict(config: Config, *without: Mapping[str, bool]) -> dict[str, Any]:
+    """Return plain nested dicts and lists, which `from_dict` reads back; `without` settings of these marks."""
+    return plain(config, *without) | {"model": plain(config.model.architecture())}  # `execution` follows from `runtime`
 
 
 def from_dict(mapping: dict[str, Any], trust_code: bool = False) -> Config:
@@ -328,15 +311,15 @@ def with_changes(model: dict[str, Any], changes: dict[str, Any]) -> dict[str, An
     return model | changes
 
 
-def plain(value: Any) -> Any:
+def plain(value: Any, *without: Mapping[str, bool]) -> Any:
     """Convert nested dataclasses to nested dicts and lists; objectives get their `kind` first."""
     if dataclasses.is_dataclass(value):
-        fields = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        if isinstance(value, Objective):
-            fields = {"kind": OBJECTIVES.kind_of(value)} | fields
-        return fields
+        left_out = marked(type(value), *without)
+        names = [field.name for field in dataclasses.fields(value) if field.name not in left_out]
+        kind = {"kind": OBJECTIVES.kind_of(value)} if isinstance(value, Objective) else {}
+        return kind | {name: plain(getattr(value, name), *without) for name in names}
     if isinstance(value, dict):
-        return {key: plain(entry) for key, entry in value.items()}
+        return {key: plain(entry, *without) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(entry) for entry in value]
+        return [plain(entry, *without) for entry in value]
     return value

@@ -17,11 +17,13 @@ import ml_collections
 from bertjax.config import row_lengths, typed
 from bertjax.config.config import INIT_FROM, Config, from_dict, plain, with_changes
 from bertjax.config.opening import SavedModel
+from bertjax.data.config import DataConfig
 from bertjax.models import directions
 from bertjax.models.blocks import BLOCKS
 from bertjax.models.embeddings import EMBEDDINGS
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import Untrusted, UserError
+from bertjax.runtime.setting import FREE, marked
 
 # Folders with recipes: in an installed package (setup.py), and in a checkout.
 _RECIPES = (Path(__file__).parents[1] / "recipes", Path(__file__).parents[2] / "configs")
@@ -32,8 +34,6 @@ _ALTERNATIVES = {
     r"stages\.\d+": (("steps", "epochs", "flops"), ("batch", "examples")),
     r"optimizer": (("warmup_steps", "warmup_share", "warmup_tokens"),),
 }
-# Settings for preparing data on this machine; they do not change a run's result or its default workdir.
-_HERE = ("data.store", "data.cache_dir", "data.workers")
 # Settings that have a `kind`.
 _UNIONS = ("objective", "masking", "examples", "schedule", "embeddings", "block")
 # {model setting that may name code: function that imports it}
@@ -344,12 +344,9 @@ def reference_name(config_path: str, overrides: list[str]) -> str:
 
 
 def identifying(overrides: list[str]) -> list[str]:
-    """Return overrides that change the result; `eval`, `runtime` and locations on this machine do not."""
-    return [
-        assignment
-        for assignment in overrides
-        if not assignment.startswith(("eval.", "runtime.")) and assignment.partition("=")[0] not in _HERE
-    ]
+    """Return overrides that change the result, or the workdir's name; `eval`, `runtime` and a token store do not."""
+    free = [*marked(Config, FREE), *(f"data.{name}" for name in marked(DataConfig, FREE))]
+    return [each for each in overrides if not re.match(rf"({'|'.join(free)})[.=]", each)]
 
 
 def _short(assignment: str) -> str:

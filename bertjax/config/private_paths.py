@@ -55,9 +55,14 @@ def base_name(name: str) -> str:
     return name if is_public else name.rstrip("/").rpartition("/")[2]
 
 
-def without(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run's settings with base names instead of paths, and with default data locations."""
-    return _shortened(settings)
+def without(settings: Any, path: tuple[str, ...] = ()) -> Any:
+    """Return a run's settings, or those below a path, with base names instead of paths and with default places."""
+    if isinstance(settings, Mapping):
+        return {key: without(entry, (*path, key)) for key, entry in settings.items()}
+    if isinstance(settings, (list, tuple)):
+        return [without(entry, (*path, str(index))) for index, entry in enumerate(settings)]
+    is_path = any(_matches(pattern, path) for pattern in (*_PATHS, *_PLACES))
+    return (_PLACES.get(".".join(path)) or base_name(settings)) if is_path and isinstance(settings, str) else settings
 
 
 def without_teachers(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,16 +154,6 @@ def _corpora(data: Mapping[str, Any]) -> list[Any]:
     if isinstance(sources, Mapping) and sources:
         return [source.get("corpus") if isinstance(source, Mapping) else source for source in sources.values()]
     return [data["corpus"]] if "corpus" in data else []
-
-
-def _shortened(value: Any, path: tuple[str, ...] = ()) -> Any:
-    """Shorten all strings in nested settings that name files or locations."""
-    if isinstance(value, Mapping):
-        return {key: _shortened(entry, (*path, key)) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_shortened(entry, (*path, str(index))) for index, entry in enumerate(value)]
-    is_path = any(_matches(pattern, path) for pattern in (*_PATHS, *_PLACES))
-    return (_PLACES.get(".".join(path)) or base_name(value)) if is_path and isinstance(value, str) else value
 
 
 def _matches(pattern: str, path: tuple[str, ...]) -> bool:

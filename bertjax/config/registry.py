@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from bertjax.config.user_code import line_of
 from bertjax.runtime.errors import Untrusted, UserError, reason
+from bertjax.runtime.setting import marked
 
 
 class Choice(NamedTuple):
@@ -79,7 +80,7 @@ class Union:
           Untrusted: its module is not imported, and `trust_code` is False.
         """
         kind = kind or self.default
-        choice = f"{self.setting}.kind={kind!r}"
+        choice = f"{self.setting}{'.kind' * bool(self.kinds)}={kind!r}"  # hooks have no kinds of bertjax
         if kind not in self.kinds and ":" not in kind:
             raise UserError(f"{choice} is unknown; choose one of {', '.join(self.kinds)}, or name module:Class")
         module_name, _, class_name = self.kinds.get(kind, kind).partition(":")
@@ -99,6 +100,10 @@ class Union:
         if issubclass(registered, Kind) and (own := registered.kind) != kind:
             raise UserError(f"{choice} names a class whose own kind is {own!r}; make them the same")
         return registered
+
+    def marked(self, *marks: Mapping[str, bool]) -> set[str]:
+        """Return the settings of all registered classes that have one of the marks of `bertjax.runtime.setting`."""
+        return set().union(*(marked(self.class_of(kind), *marks) for kind in self.kinds))
 
     def kind_of(self, value: Any) -> str:
         """Return an instance's kind, so that `class_of(kind_of(x)) is type(x)`."""

@@ -113,8 +113,9 @@ def _at(path: str, value: Any, default: Any, doc: str) -> Iterator[Setting]:
         return
     parts = dict(enumerate(value)) if isinstance(value, tuple) else value
     if isinstance(parts, dict) and any(map(dataclasses.is_dataclass, parts.values())):
+        usual = default[0] if isinstance(value, tuple) and default else None  # every stage with the default one
         for name, entry in parts.items():
-            yield from _at(_join(path, str(name)), entry, None, doc)
+            yield from _at(_join(path, str(name)), entry, usual, doc)
     else:
         yield Setting(path, value, default, doc)
 

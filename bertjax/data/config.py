@@ -8,7 +8,7 @@ from bertjax.config.private_paths import CACHE_DIR, STORE
 from bertjax.data.filters import Filter
 from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.runtime.errors import UserError
-from bertjax.runtime.setting import check, setting
+from bertjax.runtime.setting import FREE, PLACE, TRAINING_ONLY, check, setting
 
 SPLITTERS = ("punctuation", "line")
 # Tolerance for the sum of all `SourceConfig.token_share`, so that thirds can be written as 0.333.
@@ -33,10 +33,10 @@ class SourceConfig:
         are in the same split. If empty, each document is assigned by itself.
     """
 
-    corpus: str = ""
+    corpus: str = setting("", metadata=PLACE)
     text_field: str = "text"
-    weight: float = setting(1.0, above=0, below=math.inf)
-    token_share: float = setting(0.0, above=0, most=1)
+    weight: float = setting(1.0, above=0, below=math.inf, metadata=TRAINING_ONLY)
+    token_share: float = setting(0.0, above=0, most=1, metadata=TRAINING_ONLY)
     group_field: str = ""
 
 
@@ -92,22 +92,22 @@ class DataConfig:
       overfit: 1 repeats the first batch forever, to test whether the model can learn at all.
     """
 
-    corpus: str = "embedded:en"
+    corpus: str = setting("embedded:en", metadata=PLACE)
     text_field: str = "text"
     sources: dict[str, SourceConfig] = dataclasses.field(default_factory=dict)
-    smoothing: float = setting(1.0, least=0, most=1)
-    on_bad_document: str = setting("stop", choices=ON_BAD)
-    heldout: str = ""
+    smoothing: float = setting(1.0, least=0, most=1, metadata=TRAINING_ONLY)
+    on_bad_document: str = setting("stop", choices=ON_BAD, metadata=TRAINING_ONLY)
+    heldout: str = setting("", metadata=PLACE)
     heldout_share: float = setting(0.05, above=0, below=1)
-    share: float = setting(1.0, above=0, most=1)
+    share: float = setting(1.0, above=0, most=1, metadata=TRAINING_ONLY)
     filters: dict[str, Filter] = dataclasses.field(default_factory=dict)
     near_duplicates: NearDuplicates = NearDuplicates()
     splitter: str = setting("punctuation", choices=SPLITTERS)
     tokenizer: TokenizerConfig = TokenizerConfig()
-    store: str = STORE
-    cache_dir: str = CACHE_DIR
-    workers: int | None = setting(None, least=0)
-    overfit: int = setting(0, least=0, most=1)
+    store: str = setting(STORE, metadata=PLACE | FREE)
+    cache_dir: str = setting(CACHE_DIR, metadata=PLACE | FREE)
+    workers: int | None = setting(None, least=0, metadata=FREE)
+    overfit: int = setting(0, least=0, most=1, metadata=TRAINING_ONLY)
 
     def __post_init__(self):
         check(self, "data")

@@ -18,7 +18,7 @@ from bertjax.data.store import TokenStore
 from bertjax.data.text import lexicon
 from bertjax.data.text.lexicon import Words
 from bertjax.runtime.errors import UserError
-from bertjax.runtime.setting import check, setting
+from bertjax.runtime.setting import PLACE, TRAINING_ONLY, check, setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Masking(Kind, abc.ABC):
     rate: float = setting(0.15, above=0, below=1)
     mask: float = setting(0.8, least=0, most=1)
     random: float = setting(0.1, least=0, most=1)
-    static: int = setting(0, least=0)
+    static: int = setting(0, least=0, metadata=TRAINING_ONLY)
 
     def __post_init__(self):
         check(self, "masking")
@@ -416,7 +416,7 @@ class PhraseMasking(UnitMasking):
     spread: ClassVar[float] = 1.2
 
     kind: str = dataclasses.field(init=False, default="phrases")
-    lexicon: str = lexicon.MINE
+    lexicon: str = setting(lexicon.MINE, metadata=PLACE)
     lexicon_size: int = setting(50_000, least=1)
 
     def __post_init__(self):

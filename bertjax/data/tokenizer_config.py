@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from bertjax.runtime import untrusted
 from bertjax.runtime.errors import UserError, reason
-from bertjax.runtime.setting import check, setting
+from bertjax.runtime.setting import PLACE, check, setting
 
 SENTENCEPIECE_KINDS = ("unigram", "bpe", "char")
 HUGGINGFACE_KINDS = ("wordpiece", "byte_bpe")
@@ -47,9 +47,9 @@ class TokenizerConfig:
     byte_fallback: bool = True
     character_coverage: float = setting(0.9995, above=0, most=1)
     keep: str = ""
-    keep_file: str = ""
+    keep_file: str = setting("", metadata=PLACE)
     sample_characters: int = setting(10_000_000, least=1)
-    model: str = ""
+    model: str = setting("", metadata=PLACE)
 
     def __post_init__(self):
         check(self, "data.tokenizer")

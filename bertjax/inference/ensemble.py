@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from bertjax.config.export import Export
+from bertjax.data.formats import FORMATS
 from bertjax.inference.base import config_of
 from bertjax.inference.finetuned import FineTuned
 from bertjax.inference.predictor import Predictor, Request
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import PLACE, TRAINING_ONLY
 
-# Example settings that do not affect how a record without a label is encoded.
-_FREE = ("train", "heldout", "further_heldout", "unlabeled", "limit", "limit_seed", "on_bad_record", "folds")
 # Objective settings that affect training or comparison, but not predictions.
 _OF_TRAINING = ("label_smoothing", "balanced", "class_weights", "metric", "precision")
 
@@ -68,7 +68,8 @@ def _task(model: Export) -> dict[str, Any]:
     [settings, *_] = model.settings["tasks"].values()
     free = *_OF_TRAINING, *_tuned_settings(model)
     objective = {name: value for name, value in settings["objective"].items() if name not in free}
-    examples = {name: value for name, value in settings["examples"].items() if name not in _FREE}
+    of_files = FORMATS.marked(PLACE, TRAINING_ONLY)
+    examples = {name: value for name, value in settings["examples"].items() if name not in of_files}
     return {"objective": objective, "examples": examples}
 
 

@@ -14,6 +14,7 @@ from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.optional import flops_parts
 from bertjax.objectives.slots import Slots
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import PLACE, setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Taught(Wrapper):
       reads_text: whether the teacher runs, so that both models need the same tokenizer.
     """
 
-    teacher: str = ""
+    teacher: str = setting("", metadata=PLACE)
     bound_teacher: ClassVar[Teacher | None] = None
     reads_text: ClassVar[bool] = True
 

@@ -65,7 +65,7 @@ def new_target(target: str | os.PathLike) -> Path:
     Raises:
       UserError: something is there already.
     """
-    path = Path(target).expanduser()
+    path = Path(os.path.expanduser(target))  # `Path.expanduser` raises RuntimeError for an unknown user
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(f"--to={path} exists and is not empty; name another, or remove it")
     return path
@@ -113,6 +113,8 @@ COLUMNS = {
     "tag": (int, "the tags of a tagged file, a number from 0, or -1 for the last"),
     "tag_field": (str, "the tags of a tagged file of JSON, a name"),
 }
+# Flags of commands that evaluate.
+FIGURES = {"--per-class": "also print precision, recall and F1 of each class", "--json": "print the figures as JSON"}
 # What is read of a record without its label.
 INPUT_COLUMNS = ("text", "pair", "word")
 # What tables of texts have, without files of words.

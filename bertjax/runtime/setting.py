@@ -9,6 +9,13 @@ from typing import Any
 
 from bertjax.runtime.errors import UserError
 
+# What a setting is, beside its value: metadata of its field, `setting("", metadata=PLACE)`. Who leaves settings out
+# finds them by these (`marked`), so that no list elsewhere can forget one.
+PLACE = {"is_place": True}  # names files of this machine: not in exports, and what they hold is compared by its content
+FREE = {"is_free": True}  # where and how the work is done: a run may resume with another value
+TRAINING_ONLY = {"is_training_only": True}  # changes what is learned, not what a held-out number asks
+OF_INPUT = {"is_of_input": True}  # what a model reads of a record, not the label that it is scored by
+OF_RECORDS = {"is_of_records": True}  # which records a file has: they have a fingerprint of their own
 _NONE: Mapping[str, Any] = {}
 
 
@@ -78,10 +85,9 @@ def check(settings: Any, path: str = "", of: str = "") -> None:
       path: where its fields are in the configuration, such as `optimizer`.
       of: see `Allowed.check`.
     """
-    kinds = [vars(kind).get("__dataclass_fields__", {}).values() for kind in reversed(type(settings).__mro__)]
-    bounds = {each.name: each.metadata["allowed"] for fields in kinds for each in fields if "allowed" in each.metadata}
+    of_fields = _metadata(type(settings))
     for field in dataclasses.fields(settings):
-        allowed, value = bounds.get(field.name), getattr(settings, field.name)
+        allowed, value = of_fields[field.name].get("allowed"), getattr(settings, field.name)
         if allowed is None or value == field.default or (value is None and not allowed.choices):
             continue
         name = f"{path}.{field.name}" if path else field.name
@@ -93,3 +99,17 @@ def check(settings: Any, path: str = "", of: str = "") -> None:
             needed = f"{path}.{allowed.needs}" if path else allowed.needs
             remedy = "set both, or leave it out" + (f"; {allowed.hint}" if allowed.hint else "")
             raise UserError(f"{name}={value!r}{of} has no effect without {needed}; {remedy}")
+
+
+def marked(kind: type, *marks: Mapping[str, bool]) -> list[str]:
+    """Return the names of a dataclass's settings that have one of the marks, such as `PLACE`, in order."""
+    return [name for name, known in _metadata(kind).items() if any(mark.items() <= known.items() for mark in marks)]
+
+
+def _metadata(kind: type) -> dict[str, dict[str, Any]]:
+    """Return {setting: its metadata}; a subclass that sets another default keeps those of its bases."""
+    found: dict[str, dict[str, Any]] = {}
+    for base in reversed(kind.__mro__):
+        for name, field in vars(base).get("__dataclass_fields__", {}).items():
+            found[name] = found.get(name, {}) | dict(field.metadata)
+    return found

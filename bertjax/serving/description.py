@@ -99,15 +99,16 @@ class Description:
             raise UserError(
                 f"{path} has no {missing[0]} in its metadata; write it with bertjax convert --to=MODEL.onnx"
             )
+        remedy = "convert the model again"
         try:
             values = json.loads(metadata[DESCRIPTION])
-            version = values.pop("format", None)
-            read = cls(**values | {"labels": tuple(values.get("labels", ()))})
-            read._check()
+            if (version := values.pop("format", None)) == FORMAT:  # others may have other entries
+                read = cls(**values | {"labels": tuple(values.get("labels", ()))})
+                read._check()
         except (UserError, ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise Damaged(f"the metadata of {path} is damaged ({reason(error)}); convert the model again") from None
-        check_format(path, version, FORMAT, remedy="convert the model again")
-        return read
+            raise Damaged(f"the metadata of {path} is damaged ({reason(error)}); {remedy}") from None
+        check_format(path, version, FORMAT, remedy=remedy)
+        return read  # pyrefly: ignore[unbound-name] - `check_format` raises for other versions
 
     def _check(self) -> None:
         """Raise ValueError or UserError unless the values can be used."""

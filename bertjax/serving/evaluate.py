@@ -202,13 +202,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("model", help="a file of bertjax convert --to=MODEL.onnx")
     parser.add_flags({"--corpus=FILE": "a labeled .csv, .tsv, .jsonl or .json file"})
     parser.add_flags({"--threads": "threads to compute with (default: one on each core)"}, type=int, default=0)
-    parser.add_flags(
-        {
-            "--per-class": "also print precision, recall and F1 of each class",
-            "--json": "print the figures as JSON",
-        },
-        action="store_true",
-    )
+    parser.add_flags(command_line.FIGURES, action="store_true")
     command_line.add_column_flags(parser, "--corpus", (*command_line.TEXT_COLUMNS, "label"))
     args = parser.parse_args(argv)
     columns = command_line.columns_of(args)

@@ -96,7 +96,7 @@ def open_store(data: DataConfig, before: RunRecord | None) -> TokenStore:
     def opened() -> TokenStore:
         if not processes.is_writer() and not remote.exists(path_of(data, spec)) and spec_of(data) != spec:
             raise UserError(f"{corpora(data)} here differs from what process 0 sees; use the same corpus for all")
-        return open_or_prepare(data, may_prepare=True, spec=spec)
+        return open_or_prepare(data, spec)
 
     if is_remote(data.store):
         processes.on_writer(opened, "prepare")

@@ -2,11 +2,16 @@
 
 import csv
 import json
+from types import SimpleNamespace
 
 import pytest
 from scipy import stats
 
 from bertjax.cli import compare
+from bertjax.comparison.numbers import Numbers
+from bertjax.comparison.report import print_comparison
+from bertjax.comparison.runs import Entry
+from bertjax.comparison.settings import Differences
 from bertjax.runtime import command_line
 from tests.comparison.workdirs import STEPS, record, write
 
@@ -58,6 +63,13 @@ def test_runs_that_differ_in_nothing(here, capsys):
     assert call("runs/first", "runs/again") == 0
     output = capsys.readouterr().out
     assert "no setting differs" in output and "settings that differ" not in output
+
+
+def test_each_fingerprint_is_cut_alone(capsys):
+    entries = [Entry(name, name, (SimpleNamespace(finished=True),)) for name in "xy"]
+    content = {"init_from": [("a" * 12, "b" * 12), ("a" * 12, "c" * 12)]}
+    print_comparison(entries, Differences({}, {}, content), [Numbers({}, {}, {})] * 2, [{}])
+    assert "aaaaaaaa, bbbbbbbb" in capsys.readouterr().out
 
 
 def test_seeds_are_paired_and_tables_have_every_number(here, capsys):

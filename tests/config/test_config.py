@@ -54,6 +54,7 @@ def test_every_setting_of_a_configuration_is_listed_with_documentation():
             yield from leaves(entry, f"{path}.{key}".removeprefix("."))
 
     assert set(leaves(to_dict(config))) == listed.keys()
+    assert listed["stages.0.batch"].default == Config().stages[0].batch
     assert listed["stages.0.seq_len"].value == config.stages[0].seq_len
 
 

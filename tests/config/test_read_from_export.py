@@ -114,8 +114,8 @@ _SLOW = r"^((\w|/)+)+!$"
 _BUCKET = "stranger"
 
 
-def settings_of(hint, path: str = "") -> set[str]:
-    """The names of all settings in a type, those of every class of a union included."""
+def settings_of(hint, path: str = "", known=types.MappingProxyType({})) -> dict[str, typing.Any]:
+    """{name: metadata} of all settings in a type, those of every class of a union included."""
     unions: dict[type, Union] = {union.base: union for union in CONFIG_UNIONS}
     origin = typing.get_origin(hint)
     if origin is types.UnionType:
@@ -123,35 +123,43 @@ def settings_of(hint, path: str = "") -> set[str]:
         hint, *_ = (option for option in typing.get_args(hint) if option is not types.NoneType)
     if origin in (tuple, dict):
         inner = typing.get_args(hint)[0 if origin is tuple else 1]
-        return settings_of(inner, f"{path}.*") if dataclasses.is_dataclass(inner) else {path}
+        return settings_of(inner, f"{path}.*") if dataclasses.is_dataclass(inner) else {path: known}
     if not dataclasses.is_dataclass(hint):
-        return {path}
+        return {path: known}
     classes = [unions[hint].class_of(kind) for kind in unions[hint].kinds] if hint in unions else [hint]
-    names = {f"{path}.kind"} if hint in unions else set()
+    names = {f"{path}.kind": {}} if hint in unions else {}
     for each in classes:
         hints = typing.get_type_hints(each)
         for field in dataclasses.fields(each):
             # An objective in a wrapper has the settings of any other one.
             if field.init and not field.metadata.get("is_derived") and hints[field.name] is not hint:
-                names |= settings_of(hints[field.name], f"{path}.{field.name}".lstrip("."))
+                names |= settings_of(hints[field.name], f"{path}.{field.name}".lstrip("."), field.metadata)
     return names
+
+
+def nested(name: str, setting: object) -> dict:
+    return functools.reduce(lambda inner, key: {key: inner}, reversed(name.split(".")), setting)
 
 
 def is_read(name: str) -> bool:
     """Return whether the setting of this name is kept if it is the only one."""
-    setting = object()
-    nested = functools.reduce(lambda inner, key: {key: inner}, reversed(name.split(".")), setting)
-    value = private_paths.read_from_export(nested)
+    value = private_paths.read_from_export(nested(name, setting := object()))
     for key in name.split("."):
         value = value.get(key) if isinstance(value, dict) else None
     return value is setting
 
 
+def is_hidden(name: str) -> bool:
+    """Return whether an export has another value in place of a path, or of a path in a list."""
+    return any("/me/" not in str(private_paths.without(nested(name, value))) for value in ("/me/x", ["/me/x"]))
+
+
 def test_every_setting_is_read_from_exports_or_local():
     read, local, names = set(READ.split()), set(LOCAL.split()), settings_of(Config)
-    assert not read & local and names - read - local == set(), "choose: is it read from an export?"
-    assert read | local == names, "the lists have settings that a run does not have"
+    assert not read & local and names.keys() - read - local == set(), "choose: is it read from an export?"
+    assert read | local == names.keys(), "the lists have settings that a run does not have"
     assert {name for name in names if is_read(name)} == read
+    assert {name for name, known in names.items() if known.get("is_place")} == {*filter(is_hidden, names)}
 
 
 def test_only_who_reads_a_run_builds_all_of_its_settings():

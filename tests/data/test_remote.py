@@ -15,7 +15,7 @@ from bertjax.data import remote, sources
 from bertjax.data.config import DataConfig, TokenizerConfig
 from bertjax.data.formats.runs import FullSentences
 from bertjax.data.plan import Spec, open_or_make
-from bertjax.data.preparation.prepare import open_or_prepare, prepare
+from bertjax.data.preparation.prepare import prepare
 from bertjax.data.preparation.spec import spec_of
 from bertjax.data.store import TokenStore
 from bertjax.runtime import storage
@@ -79,8 +79,6 @@ def config(tmp_path, monkeypatch):
 
 
 def test_a_store_that_does_not_exist(config):
-    with pytest.raises(UserError, match="there is no token store s3://bucket/stores/corpus-.*make it first"):
-        open_or_prepare(config, may_prepare=False)
     with pytest.raises(UserError, match="s3://bucket/none holds no token store"):
         TokenStore.open("s3://bucket/none", cache_dir=config.cache_dir)
 

@@ -33,11 +33,8 @@ SURVIVED = {
     ("EIO", "restore", 1): "tests/training/run/test_unreadable.py::test_an_error_that_passes_is_not_noticed",
     ("404", "restore", 1): "tests/training/run/test_unreadable.py::"
     "test_damage_that_a_second_read_does_not_find_is_none",
-    (
-        "503",
-        "prepare",
-        1,
-    ): "tests/data/test_remote.py::test_a_copy_is_made_in_pieces_and_a_piece_that_fails_is_read_again",
+    ("503", "prepare", 1): "tests/data/test_remote.py::"
+    "test_a_copy_is_made_in_pieces_and_a_piece_that_fails_is_read_again",
     ("503", "restore", 1): "tests/training/run/test_unreadable.py::test_an_error_that_passes_is_not_noticed",
     ("503", "step", 1): "tests/training/run/test_writer.py::test_errors_are_one_warning_and_no_line_is_lost",
     ("slow", "step", 1): "tests/training/run/test_writer.py::"

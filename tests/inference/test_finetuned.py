@@ -89,6 +89,9 @@ def test_pairs_are_read_from_records(model, tmp_path, capsys):
     predictions = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert predictions == Predictor(regressor).predict(records)
     assert [{name: answer[name] for name in ("id", "one", "two")} for answer in predictions] == records
+    path.with_suffix(".csv").write_text(",one,two\n0,abc,adf\n")  # as pandas writes an index
+    assert predict.main([*call, f"--file={path.with_suffix('.csv')}", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["prediction"] == pytest.approx(predictions[0]["prediction"], abs=1e-5)
     assert command_line.exit_code_of(lambda: predict.main([*call, "abc"])) == 2
     assert "the model reads 'one' and 'two' together; give a .jsonl file with these" in capsys.readouterr().err
 

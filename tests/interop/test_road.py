@@ -10,7 +10,7 @@ import pytest
 import bertjax
 from bertjax.config.config import from_dict
 from bertjax.config.opening import SavedModel
-from bertjax.data.preparation.prepare import open_or_prepare
+from bertjax.data.preparation.prepare import prepare
 from bertjax.training.feeds import Feeds
 from bertjax.training.program import Program
 from tests import labeled_files, runs
@@ -56,7 +56,7 @@ def test_from_text_to_prediction(flags, undisturbed, tmp_path):
     settings["tasks"]["bert"]["row_examples"] = 1
     config = from_dict(settings)
     export = export._replace(settings=settings)
-    feed = Feeds(config, open_or_prepare(config.data, may_prepare=False)).heldout[config.task_name]
+    feed = Feeds(config, prepare(config.data)).heldout[config.task_name]
     batch = feed.batch(np.arange(8))
     ours = losses_in_bertjax(export, batch)
     theirs = losses_in_pytorch(undisturbed / "export" / "hf", batch, export.tokenizer.pad_id)

@@ -117,40 +117,6 @@ def test_no_call_reads_the_terminal_and_ctrl_c_ends_the_script_at_once(pod):
         signal.signal(signal.SIGINT, handler)
 
 
-def test_a_lost_network_does_not_stop_the_training(pod):
-    # Three checks until the request, three until the TPU is ready, one before the start, two of the training.
-    lost = [""] * 9 + ["UNAVAILABLE: no network"] * 4
-    pod.script(trainings=["until stopped"], describe=lost)
-    process = pod.start("babysit")
-    try:
-        wait_until(lambda: pod.attempts(1) and len(pod.calls("describe")) > len(lost) + 8)
-        assert process.poll() is None
-        pod.script(trainings=["until stopped"])
-    finally:
-        process.kill()
-        _, errors = process.communicate()
-    assert "no network" in errors and "continuing" not in errors
-    assert len(pod.attempts()) == 1 and not pod.calls("delete")
-
-    finished = pod("status")
-    assert "workers: running\n" in finished.stdout, "a babysitter that was killed leaves the training alone"
-
-
-def test_a_rebooted_worker_is_started_again(pod):
-    pod.script(trainings=["until stopped", 0])
-    process = pod.start("babysit")
-    try:
-        wait_until(lambda: pod.attempts(0) and pod.attempts(1))
-        for worker in (0, 1):
-            pid = (pod.cloud / f"workers/pod/{worker}/bertjax/pid").read_text().strip()
-            subprocess.run(["kill", "-KILL", "--", f"-{pid}"], check=True)
-        output, errors = process.communicate(timeout=LIMIT_SECONDS)
-    finally:
-        process.kill()
-    assert process.returncode == 0, errors
-    assert len(pod.attempts(0)) == len(pod.attempts(1)) == 2
-
-
 def test_bad_settings_are_one_line_each_and_nothing_is_called(pod):
     for change, fragment in (
         ({"ZONE": ""}, "ZONE is not set in "),

@@ -72,4 +72,4 @@ def test_other_files_formats_and_columns_are_refused():
     with pytest.raises(UserError, match="a.onnx has no bertjax in its metadata.*; write it with bertjax convert"):
         Description.of_metadata({}, "a.onnx")
     with pytest.raises(UserError, match="a.onnx has format 2, and this bertjax reads format 1; convert"):
-        read({"format": 2})
+        read({"format": 2, "later": 1})

@@ -20,7 +20,7 @@ from bertjax.data.sources import Document
 from bertjax.data.text import ngrams, unicode
 from bertjax.data.text.sentences import LETTER_AND_STOP, split
 from bertjax.runtime.errors import UserError
-from bertjax.runtime.setting import Allowed, setting
+from bertjax.runtime.setting import PLACE, Allowed, setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -441,7 +441,7 @@ class Decontamination(Filter):
     """
 
     kind: str = dataclasses.field(default="decontamination", init=False)
-    against: tuple[str, ...] = ()
+    against: tuple[str, ...] = setting((), metadata=PLACE)
     text_field: str = "text"
     ngram: int = setting(13, least=1, most=1000)
 

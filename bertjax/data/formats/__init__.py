@@ -17,7 +17,7 @@ from bertjax.config.registry import Kind, Union
 from bertjax.data.examples import Examples, Ragged, Vocabulary
 from bertjax.data.framing import special_tokens
 from bertjax.data.store import Split, TokenStore, at_random
-from bertjax.runtime.setting import check, setting
+from bertjax.runtime.setting import OF_INPUT, check, setting
 
 # Sentences per block, approximately. Bounds memory for any split size.
 BLOCK_SENTENCES = 1 << 20
@@ -53,7 +53,7 @@ class ExampleFormat(Kind):
       token_settings: names of settings that count tokens in an example.
     """
 
-    max_tokens: int = setting(0, kw_only=True, least=0)
+    max_tokens: int = setting(0, kw_only=True, least=0, metadata=OF_INPUT)
     labels: ClassVar[tuple[str, ...]] = ()
     labels_by_class: ClassVar[bool] = False
     shortest: ClassVar[int] = 1 + special_tokens(1)

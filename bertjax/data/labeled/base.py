@@ -19,7 +19,7 @@ from bertjax.data.formats import ExampleFormat
 from bertjax.data.sources.base import BadRecords, OnBad, read_each
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime.errors import UserError, printable, shorten
-from bertjax.runtime.setting import setting
+from bertjax.runtime.setting import OF_RECORDS, PLACE, TRAINING_ONLY, setting
 
 # One task input (a sentence, a pair, a question) as plain JSON, with its label if known.
 Record = dict[str, Any]
@@ -88,16 +88,16 @@ class LabeledFormat(ExampleFormat):
       is_divisible: whether a share of the training file may be held out.
     """
 
-    train: str = ""
-    heldout: str | float = ""
-    further_heldout: dict[str, str] = dataclasses.field(default_factory=dict, kw_only=True)
-    limit: int = setting(0, least=0, hint="0 takes all records")
+    train: str = setting("", metadata=PLACE | TRAINING_ONLY)
+    heldout: str | float = setting("", metadata=PLACE)
+    further_heldout: dict[str, str] = dataclasses.field(default_factory=dict, kw_only=True, metadata=PLACE)
+    limit: int = setting(0, least=0, hint="0 takes all records", metadata=TRAINING_ONLY)
     # Columns that hold text: all that `encode` needs from an unlabeled record.
     inputs: ClassVar[Any] = ()
     list_input: ClassVar[str] = ""
-    limit_seed: int = dataclasses.field(default=0, kw_only=True)
-    on_bad_record: str = setting("stop", choices=ON_BAD)
-    folds: int = dataclasses.field(default=0, kw_only=True)
+    limit_seed: int = setting(0, kw_only=True, metadata=OF_RECORDS | TRAINING_ONLY)
+    on_bad_record: str = setting("stop", choices=ON_BAD, metadata=OF_RECORDS | TRAINING_ONLY)
+    folds: int = setting(0, kw_only=True, metadata=OF_RECORDS | TRAINING_ONLY)
     is_divisible: ClassVar[bool] = False
 
     def __post_init__(self):

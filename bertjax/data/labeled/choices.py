@@ -16,6 +16,7 @@ from bertjax.data.labeled.base import WHERE, Classes, LabeledExamples, LabeledFo
 from bertjax.data.sources.base import OnBad, check_surrogates, json_of, read_each
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import OF_INPUT, setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,11 +115,11 @@ class Choices(ChoiceFormat):
     """
 
     kind: str = dataclasses.field(init=False, default="choices")
-    context: str = "context"
-    question: str = ""
+    context: str = setting("context", metadata=OF_INPUT)
+    question: str = setting("", metadata=OF_INPUT)
     choices: tuple[str, ...] = ("choices",)
     label: str = "label"
-    quoted: bool = False
+    quoted: bool = setting(False, metadata=OF_INPUT)
 
     def __post_init__(self):
         super().__post_init__()

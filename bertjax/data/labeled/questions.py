@@ -16,7 +16,7 @@ from bertjax.data.sources.base import OnBad, check_surrogates, json_of, object_o
 from bertjax.data.sources.lines import numbered_lines
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime.errors import UserError
-from bertjax.runtime.setting import setting
+from bertjax.runtime.setting import OF_INPUT, setting
 
 
 def _is_flat(entry: Any) -> bool:
@@ -128,8 +128,8 @@ class Questions(LabeledFormat):
     """
 
     kind: str = dataclasses.field(init=False, default="questions")
-    stride: int = setting(128, least=1)
-    max_question: int = setting(64, least=1)
+    stride: int = setting(128, least=1, metadata=OF_INPUT)
+    max_question: int = setting(64, least=1, metadata=OF_INPUT)
     inputs: ClassVar[tuple[str, ...]] = ("question", "context")
     labels: ClassVar[tuple[str, ...]] = ("start", "end", "begin", "stop", "most_context")
     token_settings: ClassVar[tuple[str, ...]] = ("max_tokens", "stride", "max_question")

@@ -14,6 +14,7 @@ from bertjax.data.labeled.texts import LabeledText
 from bertjax.data.sources.base import OnBad
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import OF_INPUT, setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +31,8 @@ class SiamesePairs(LabeledText):
     """
 
     kind: str = dataclasses.field(init=False, default="siamese_pairs")
-    text: str = "sentence1"
-    pair: str = "sentence2"
+    text: str = setting("sentence1", metadata=OF_INPUT)
+    pair: str = setting("sentence2", metadata=OF_INPUT)
 
     def __post_init__(self):
         super().__post_init__()

@@ -18,10 +18,8 @@ from bertjax.data.plan import Counts, Spec
 from bertjax.data.random import bits
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime.errors import UserError, shorten
+from bertjax.runtime.setting import OF_RECORDS, PLACE, marked
 
-# Not part of a plan's fingerprint: these settings affect only the records, which have their own fingerprint.
-_NOT_HASHED = ("train", "heldout", "further_heldout", "unlabeled", "limit_seed", "on_bad_record", "conllu", "comment")
-_NOT_HASHED += ("skip_missing_labels", "tag_field", "folds")
 # Part of a plan's fingerprint: another packing algorithm gives other batches.
 _PACKING_VERSION = 3
 # Number of classes to print with their counts.
@@ -265,7 +263,8 @@ class LabeledSource:
         tokens = int(lengths.sum())
         rows, slots = rows_RN.shape
         counts = Counts(rows, slots, len(examples), tokens, split_tokens=tokens, lost_tokens=0, repeated_tokens=0)
-        settings = {name: v for name, v in dataclasses.asdict(self.format).items() if name not in _NOT_HASHED}
+        of_records = marked(type(self.format), PLACE, OF_RECORDS)  # these have a fingerprint of their own
+        settings = {name: v for name, v in dataclasses.asdict(self.format).items() if name not in of_records}
         identity = [self.fingerprint, settings, classes, spec.split, spec.seq_len, spec.max_row_examples]
         fingerprint = hashlib.sha256(json.dumps([*identity, _PACKING_VERSION], sort_keys=True).encode()).hexdigest()
         return LabeledPlan(fingerprint, examples, counts, rows_RN, spec.seed if spec.split == "train" else None)

@@ -18,7 +18,7 @@ from bertjax.data.sources.base import OnBad, read_each
 from bertjax.data.text.unicode import count_words, has_unspaced, is_unspaced, is_wide_punctuation
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime.errors import UserError, say
-from bertjax.runtime.setting import setting
+from bertjax.runtime.setting import OF_INPUT, OF_RECORDS, PLACE, TRAINING_ONLY, setting
 
 # Tags for tokens without a class: no word starts at the token, or its word is untagged.
 NO_WORD, UNTAGGED = -1, -2
@@ -68,12 +68,12 @@ class Tagged(LabeledFormat):
     kind: str = dataclasses.field(init=False, default="tagged")
     word: int = 0
     tag: int = -1
-    conllu: str = "upos"
-    tag_field: str = dataclasses.field(default="", kw_only=True)
-    comment: str = dataclasses.field(default="", kw_only=True)
+    conllu: str = setting("upos", metadata=OF_RECORDS)
+    tag_field: str = setting("", kw_only=True, metadata=OF_RECORDS)
+    comment: str = setting("", kw_only=True, metadata=OF_RECORDS | OF_INPUT)
     units: str = setting("", kw_only=True, choices=("", *UNITS))
-    stride: int = setting(64, least=1)
-    unlabeled: str = dataclasses.field(default="", kw_only=True)
+    stride: int = setting(64, least=1, metadata=OF_INPUT)
+    unlabeled: str = setting("", kw_only=True, metadata=PLACE | TRAINING_ONLY)
     labels: ClassVar[tuple[str, ...]] = ("tag", "word")
     inputs: ClassVar[tuple[str, ...]] = ("text",)
     list_input: ClassVar[str] = "words"

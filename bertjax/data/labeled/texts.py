@@ -25,6 +25,7 @@ from bertjax.data.sources.base import OnBad
 from bertjax.data.text.unicode import has_unspaced
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime.errors import UserError, printable, say, shorten
+from bertjax.runtime.setting import OF_INPUT, OF_RECORDS, PLACE, TRAINING_ONLY, setting
 
 # An extra label: 1 for labeled records, 0 for `unlabeled` ones.
 IS_LABELED = "is_labeled"
@@ -48,12 +49,12 @@ class LabeledText(LabeledFormat):
     """
 
     kind: str = dataclasses.field(init=False, default="labeled_text")
-    text: str = "sentence"
-    pair: str = ""
+    text: str = setting("sentence", metadata=OF_INPUT)
+    pair: str = setting("", metadata=OF_INPUT)
     label: str = "label"
-    quoted: bool = False
-    skip_missing_labels: bool = dataclasses.field(default=True, kw_only=True)
-    unlabeled: str = dataclasses.field(default="", kw_only=True)
+    quoted: bool = setting(False, metadata=OF_INPUT)
+    skip_missing_labels: bool = setting(True, kw_only=True, metadata=OF_RECORDS)
+    unlabeled: str = setting("", kw_only=True, metadata=PLACE | TRAINING_ONLY)
     label_name: ClassVar[str] = "label"
     is_divisible: ClassVar[bool] = True
 

@@ -94,23 +94,17 @@ def prepare(config: DataConfig, runner: Runner = LOCAL) -> TokenStore:
     return _prepare(config, spec_of(config), runner)
 
 
-def open_or_prepare(config: DataConfig, may_prepare: bool, spec: dict[str, Any] | None = None) -> TokenStore:
-    """Open the store for a corpus. If it does not exist, prepare it, or fail.
+def open_or_prepare(config: DataConfig, spec: dict[str, Any]) -> TokenStore:
+    """Open the store for a corpus, or prepare it if it does not exist.
 
     Args:
-      may_prepare: whether this process may prepare a missing store.
-      spec: the store's spec; computed from the corpus files by default.
+      spec: the store's spec, see `spec_of`.
 
     Raises:
-      UserError: see `prepare` and `TokenStore.open`; also if there is no store and `may_prepare` is False.
+      UserError: see `prepare` and `TokenStore.open`.
     """
-    spec = spec_of(config) if spec is None else spec
-    path = path_of(config, spec)
-    if remote.exists(path):
+    if remote.exists(path := path_of(config, spec)):
         return TokenStore.open(path, cache_dir=config.cache_dir)
-    if not may_prepare:
-        remedy = "make it first, in one process, with the settings of this run: python -m bertjax prepare --config=FILE"
-        raise UserError(f"there is no token store {path}; {remedy}")
     return _prepare(config, spec, LOCAL)
 
 

@@ -7,10 +7,9 @@ lists parts and register its prefix in `PLACES`.
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, cast
 
 from bertjax.data.sources import files, hub, tfds
-from bertjax.data.sources.base import GROUP_FIELD, Document, OnBad, OnRead, Part, stop
+from bertjax.data.sources.base import GROUP_FIELD, Document, OfFields, OnBad, OnRead, Part, stop
 from bertjax.runtime.errors import UserError
 
 __all__ = ["Document", "Part", "documents", "parts", "stop"]
@@ -43,9 +42,9 @@ def parts(corpus: str, text_field: str, group_field: str = "") -> list[Part]:
 
 
 def _with_group_field(part: Part, group_field: str) -> Part:
-    if not hasattr(part.format, "group_field"):
+    if not isinstance(part.format, OfFields):
         raise UserError(f"{part.path} is text without fields; remove {GROUP_FIELD}={group_field}, or write .jsonl")
-    return dataclasses.replace(part, format=dataclasses.replace(cast(Any, part.format), group_field=group_field))
+    return dataclasses.replace(part, format=dataclasses.replace(part.format, group_field=group_field))
 
 
 def documents(

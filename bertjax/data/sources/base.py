@@ -172,6 +172,19 @@ class Format(Protocol):
         ...
 
 
+@dataclasses.dataclass(frozen=True)
+class OfFields:
+    """Base class of formats whose documents have fields.
+
+    Attributes:
+      text_field: field, column or feature that holds the document.
+      group_field: the one that holds its unit; empty if there is none.
+    """
+
+    text_field: str
+    group_field: str = dataclasses.field(default="", kw_only=True)
+
+
 def stop(error: UserError) -> NoReturn:
     """Raise the error; the default `on_bad`."""
     raise error

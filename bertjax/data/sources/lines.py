@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from etils import epath
 
 from bertjax.data.sources import base
-from bertjax.data.sources.base import MIB, Document, OnBad, OnRead, Part
+from bertjax.data.sources.base import MIB, Document, OfFields, OnBad, OnRead, Part
 from bertjax.runtime.errors import Damaged, UserError
 from bertjax.runtime.storage import reason_of
 
@@ -37,12 +37,8 @@ class Text:
         return base.text_of(b"\n".join(paragraphs), where), ""
 
 
-@dataclasses.dataclass(frozen=True)
-class JsonLines:
-    """JSON lines: one object per line; `text_field` holds the document, `group_field` its unit."""
-
-    text_field: str
-    group_field: str = ""
+class JsonLines(OfFields):
+    """JSON lines: one object per line."""
 
     def documents(self, part: Part, progress: OnRead, on_bad: OnBad) -> Iterator[Document]:
         # Blank lines between objects are harmless, and common at the end of a file.

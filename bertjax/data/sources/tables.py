@@ -1,11 +1,10 @@
 """Arrow tables: Parquet, and the memory-mapped stream files in the `datasets` cache."""
 
-import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bertjax.data.sources import base
-from bertjax.data.sources.base import GROUP_FIELD, MIB, Document, OnBad, OnRead, Part
+from bertjax.data.sources.base import GROUP_FIELD, MIB, Document, OfFields, OnBad, OnRead, Part
 from bertjax.runtime.errors import Damaged, UserError
 from bertjax.runtime.storage import reason_of
 
@@ -15,12 +14,8 @@ if TYPE_CHECKING:
 PARQUET_ROWS = 256  # rows per read; few, because documents may be long
 
 
-@dataclasses.dataclass(frozen=True)
-class Parquet:
+class Parquet(OfFields):
     """Parquet reader: a row is a document; only the columns `text_field` and `group_field` are read."""
-
-    text_field: str
-    group_field: str = ""
 
     def documents(self, part: Part, progress: OnRead, on_bad: OnBad) -> Iterator[Document]:
         with base.extra("a .parquet file"):
@@ -43,12 +38,8 @@ class Parquet:
                 raise _damaged(part, "Parquet", error) from None
 
 
-@dataclasses.dataclass(frozen=True)
-class ArrowStream:
+class ArrowStream(OfFields):
     """Reader for memory-mapped files in the `datasets` cache; a row is a document."""
-
-    text_field: str
-    group_field: str = ""
 
     def documents(self, part: Part, progress: OnRead, on_bad: OnBad) -> Iterator[Document]:
         with base.extra("a data set of Hugging Face"):

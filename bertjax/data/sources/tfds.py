@@ -7,7 +7,7 @@ from typing import Any
 from etils import epath
 
 from bertjax.data.sources import base
-from bertjax.data.sources.base import Document, OnBad, OnRead, Part
+from bertjax.data.sources.base import Document, OfFields, OnBad, OnRead, Part
 from bertjax.runtime.errors import Damaged
 from bertjax.runtime.storage import reason_of
 
@@ -15,7 +15,7 @@ RECORDS = 64  # records per read
 
 
 @dataclasses.dataclass(frozen=True)
-class ArrayRecords:
+class ArrayRecords(OfFields):
     """Reader for one file in a split: consecutive records, each a document.
 
     Attributes:
@@ -23,16 +23,12 @@ class ArrayRecords:
       split: split name.
       first: index of the first record within the split, from 0.
       count: number of records.
-      text_field: feature that holds the document.
-      group_field: feature that holds its unit; empty if there is none.
     """
 
     dataset: str
     split: str
     first: int
     count: int
-    text_field: str
-    group_field: str = ""
 
     def documents(self, part: Part, progress: OnRead, on_bad: OnBad) -> Iterator[Document]:
         source = _open(self.dataset, self.split)
@@ -79,7 +75,7 @@ def parts(name: str, text_field: str) -> list[Part]:
         # Several slices may share a file, so the name of an incomplete one states its records.
         whole = piece.take == piece.examples_in_shard
         label = path.name if whole else f"{path.name}[{piece.skip}:{piece.skip + piece.take}]"
-        records = ArrayRecords(dataset, split, first, piece.take, text_field)
+        records = ArrayRecords(text_field, dataset, split, first, piece.take)
         parts.append(Part(path, label, path.stat().length, records))
         first += records.count
     return parts

@@ -24,11 +24,11 @@ from bertjax.models.model import HeadSpec, Model
 from bertjax.models.pooling import mean_of_examples
 from bertjax.objectives.base import Arrays, Objective, Traits
 from bertjax.objectives.outputs import RecordScores
-from bertjax.runtime.setting import setting
+from bertjax.runtime.setting import TRAINING_ONLY, setting
 
 READS = LAST, MIX = ("last", "mix")
 # Metadata of settings that decide how a head reads hidden states. A teacher in distillation keeps its own.
-OF_HEAD = {"is_of_head": True}
+OF_HEAD = {"is_of_head": True} | TRAINING_ONLY
 
 
 POOLINGS = CLS, MEAN, LATE = ("cls", "mean", "late")

@@ -20,7 +20,7 @@ from bertjax.objectives.finetuning.base import (
 from bertjax.objectives.losses import classification_term
 from bertjax.objectives.outputs import Output
 from bertjax.runtime.errors import UserError, shorten
-from bertjax.runtime.setting import setting
+from bertjax.runtime.setting import TRAINING_ONLY, setting
 
 METRICS = ("accuracy", "f1", "matthews")
 
@@ -46,7 +46,7 @@ class Classification(ExampleObjective):
     """
 
     classes: tuple[str, ...] = ()
-    metric: str = setting("accuracy", choices=METRICS)
+    metric: str = setting("accuracy", choices=METRICS, metadata=TRAINING_ONLY)
     label_smoothing: float = setting(0.0, least=0, below=1)
     balanced: bool = False
     class_weights: tuple[float, ...] = setting((), above=0)

@@ -25,7 +25,7 @@ from bertjax.objectives.finetuning.base import (
 from bertjax.objectives.losses import classification_term, cosine, squared_error
 from bertjax.objectives.outputs import Output
 from bertjax.runtime.mesh import gather_rows, shard_index
-from bertjax.runtime.setting import setting
+from bertjax.runtime.setting import TRAINING_ONLY, setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,7 +189,7 @@ class EmbeddingSimCSE(EmbeddingContrastive):
         held-out scores; empty for the loss, if there are no scores.
     """
 
-    metric: str = setting("spearman", choices=("spearman", "pearson", ""))
+    metric: str = setting("spearman", choices=("spearman", "pearson", ""), metadata=TRAINING_ONLY)
 
     @property
     def traits(self) -> Traits:

@@ -53,7 +53,7 @@ def user_hooks(kinds: Sequence[str]) -> list[Hook]:
 
 
 def _made(kind: str) -> Hook:
-    choice, found = f"runtime.hooks has {kind!r}, which", HOOKS.class_of(kind, trust_code=True)
+    choice, found = f"runtime.hooks={kind!r}", HOOKS.class_of(kind, trust_code=True)
     moments = [name for name in vars(Hook) if name.startswith("on_")]
     if unknown := [name for name in dir(found) if name.startswith("on_") and name not in moments]:
         raise UserError(f"{choice} defines {unknown[0]}(), which is never called; the moments are {', '.join(moments)}")

@@ -22,7 +22,7 @@ from jax._src.distributed import global_state
 from jax.experimental import multihost_utils
 
 from bertjax.runtime import command_line, errors, terminal
-from bertjax.runtime.errors import RunFailed, Unexplained, UserError
+from bertjax.runtime.errors import RunFailed, Unexplained, UserError, reason
 
 T = TypeVar("T")
 
@@ -68,6 +68,9 @@ def start(heartbeat_timeout: int) -> None:
     missing = [name for name in (_COORDINATOR, _PROCESSES, _PROCESS) if name not in os.environ]
     if is_given and missing:
         raise UserError(f"{_PROCESSES} and {_PROCESS} need {' and '.join(missing)}; set all three, or none")
+    for name in (_PROCESSES, _PROCESS):
+        if not os.environ.get(name, "0").isdecimal():
+            raise UserError(f"{name}={os.environ[name]!r} must be a number")
     try:
         explicit: dict[str, Any] = {name: int(text) for name, text in numbers.items() if text}
         if is_given:  # the variables are complete, so JAX must not look for a cluster
@@ -77,7 +80,7 @@ def start(heartbeat_timeout: int) -> None:
         )
     except (ValueError, RuntimeError) as error:
         raise Unexplained(
-            f"--distributed finds no other processes ({str(error).splitlines()[0]}); run it where JAX detects them "
+            f"--distributed finds no other processes ({reason(error)}); run it where JAX detects them "
             f"(TPU VM, GKE, Slurm, Open MPI), or set {_COORDINATOR}, {_PROCESSES} and {_PROCESS}"
         ) from error
 

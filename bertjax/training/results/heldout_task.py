@@ -1,13 +1,19 @@
 """The question behind a held-out metric. Two runs are comparable only if they answer the same question.
 
 Masking 40% instead of 15% leaves less context, and a token is harder to guess among 30,000 than among 8,000. So every
-setting is part of the question unless it is listed below: those settings affect only training, not scoring.
+setting is part of the question unless its field has a mark (`bertjax.runtime.setting`): those affect only training.
 """
 
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from bertjax.config.typed import differences
+from bertjax.data.config import DataConfig, SourceConfig
+from bertjax.data.formats import FORMATS
+from bertjax.data.masking import MASKINGS
+from bertjax.data.tokenizer_config import TokenizerConfig
+from bertjax.objectives import OBJECTIVES
+from bertjax.runtime.setting import FREE, OF_INPUT, PLACE, TRAINING_ONLY, marked
 
 # Objectives with an equivalent `mlm` term: masked tokens in unmodified text. Their other predictions have other names.
 MASKED_TOKENS = frozenset(
@@ -17,20 +23,10 @@ MASKED_TOKENS = frozenset(
 # These compare texts within a batch, so a larger batch makes the question harder.
 _COMPARE_WITHIN_BATCH = ("embedding_contrastive", "embedding_simcse")
 
-# Objective settings that affect only training. By convention, names that end in `coefficient` or `factor` are loss
-# weights, also in objectives from outside bertjax.
-_TRAINING_OBJECTIVE = ("pooling", "reads", "metric")
+# By convention, names that end in `coefficient` or `factor` are loss weights, also in objectives from outside bertjax.
 _WEIGHTS = ("coefficient", "factor")
-_TRAINING_MASKING = ("static",)
 # Metric of teacher losses; with two of them it has the name of its loss as a prefix.
 _AGREEMENT = "agreement"
-# Settings for labeled files that select training records, or the model's input but not the label.
-_TRAINING_RECORDS = ("train", "limit", "limit_seed", "unlabeled", "on_bad_record", "folds")
-_INPUTS = ("kind", "max_tokens", "text", "pair", "context", "question", "quoted", "comment", "stride", "max_question")
-# `data` settings that leave the held-out text alone: selection and repetition of training text, and cache locations.
-_TRAINING_DATA = ("share", "smoothing", "on_bad_document", "store", "cache_dir", "workers", "overfit")
-# File names count only if data fingerprints differ, because a file may have moved.
-_PLACES = ("corpus", "heldout")
 
 
 class HeldoutTask(NamedTuple):
@@ -92,8 +88,8 @@ def heldout_task(settings: Mapping[str, Any], identity: Mapping[str, Any], metri
         place = further.get(name[0], examples["heldout"]) if len(name) > 1 else examples["heldout"]
         if isinstance(place, float):
             place = [examples["train"], place]
-        labels = _without(examples, (*_TRAINING_RECORDS, *_INPUTS, "heldout", "further_heldout"))
-        training = {part: examples.get(part) for part in _TRAINING_RECORDS}
+        labels = _without(examples, {"kind", *FORMATS.marked(PLACE, TRAINING_ONLY, OF_INPUT)})
+        training = {part: examples.get(part) for part in sorted(FORMATS.marked(TRAINING_ONLY))}
         # Records are the unit here: the same question for every tokenizer.
         training["tokenizer"] = data["tokenizer"]
         return HeldoutTask(
@@ -102,11 +98,15 @@ def heldout_task(settings: Mapping[str, Any], identity: Mapping[str, Any], metri
             training,
             fingerprint,
         )
-    sources = {source: _without(each, ("corpus", "weight", "token_share")) for source, each in data["sources"].items()}
+    of_sources = marked(SourceConfig, PLACE, TRAINING_ONLY)
+    sources = {source: _without(each, of_sources) for source, each in data["sources"].items()}
     # A trained tokenizer has no other settings in effect.
-    tokenizer = {} if data["tokenizer"]["model"] else _without(data["tokenizer"], ("model", "keep_file"))
-    text = _without(data, (*_TRAINING_DATA, *_PLACES)) | {"sources": sources, "tokenizer": tokenizer}
-    places = {part: data[part] for part in _PLACES} | {"tokenizer": {"model": data["tokenizer"]["model"]}}
+    tokenizer = {} if data["tokenizer"]["model"] else _without(data["tokenizer"], marked(TokenizerConfig, PLACE))
+    text = _without(data, marked(DataConfig, PLACE, FREE, TRAINING_ONLY))
+    text |= {"sources": sources, "tokenizer": tokenizer}
+    # File names count only if data fingerprints differ, because a file may have moved.
+    places = {part: data[part] for part in marked(DataConfig, PLACE) if part not in marked(DataConfig, FREE)}
+    places["tokenizer"] = {"model": data["tokenizer"]["model"]}
     places["sources"] = {source: each["corpus"] for source, each in data["sources"].items()}
     return HeldoutTask(
         common
@@ -122,12 +122,12 @@ def _of_objective(objective: Mapping[str, Any], metric: str) -> dict[str, Any]:
     """Return the objective settings that a metric depends on."""
     kind, masking = objective["kind"], objective.get("masking")
     if masking is not None:
-        masking = _without(masking, _TRAINING_MASKING)
+        masking = _without(masking, MASKINGS.marked(TRAINING_ONLY))
     # These objectives may differ in all else: their `mlm_` metrics answer the same question.
     if kind in MASKED_TOKENS and metric.startswith("mlm_"):
         return {"masking": masking}
     own = {name: value for name, value in objective.items() if not name.endswith(_WEIGHTS)}
-    own = _without(own, _TRAINING_OBJECTIVE) | ({"masking": masking} if masking is not None else {})
+    own = _without(own, OBJECTIVES.marked(TRAINING_ONLY)) | ({"masking": masking} if masking is not None else {})
     if metric.startswith("generator_"):  # the generator's size does not change what it must predict
         for name in ("generator_share", "generator_depth", "embedding_sharing"):
             own.pop(name, None)

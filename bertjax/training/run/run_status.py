@@ -177,11 +177,12 @@ def _tail(path: epath.Path) -> list[dict]:
 
 
 def _last_lines(path: epath.Path) -> list[bytes]:
-    with path.open("rb") as file:
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:  # a resumed run cuts its logs
         size = file.seek(0, 2)
         start = max(size - _TAIL_BYTES, 0)
         file.seek(start)
         return file.read().split(b"\n")[1 if start else 0 : -1]
+    return []
 
 
 def _seconds_per_step(records: list[dict]) -> float | None:

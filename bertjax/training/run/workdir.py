@@ -244,8 +244,16 @@ def _encoded(records: Iterable[dict]) -> bytes:
 
 
 def append_jsonl(path: epath.Path, record: dict) -> None:
-    """Append one line to a short file, atomically; a truncated last line is dropped."""
-    write_jsonl(path, [*read_jsonl(path), record])
+    """Append one line to a short file; half a line, which a killed process has left at its end, is dropped."""
+    content, line = _content(path), _encoded([record])
+    whole = content[: content.rfind(b"\n") + 1]
+    if is_remote(path):
+        storage.retry(lambda: storage.write_bytes(path, whole + line), path)
+        return
+    with storage.storage_errors(path), open(path, "ab") as file:  # other processes may append as well
+        if len(whole) < len(content):
+            file.truncate(len(whole))
+        file.write(line)
 
 
 @contextmanager

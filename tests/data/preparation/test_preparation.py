@@ -105,15 +105,6 @@ def test_what_cannot_become_a_store_leaves_none(config, tmp_path, monkeypatch, s
     assert not list(tmp_path.glob("stores/*/manifest.json"))
 
 
-def test_open_or_prepare(config, tmp_path):
-    config = dataclasses.replace(config, splitter="line")
-    with pytest.raises(UserError) as caught:
-        open_or_prepare(config, may_prepare=False)
-    assert "python -m bertjax prepare --config=FILE" in str(caught.value)
-    made = open_or_prepare(config, may_prepare=True)
-    assert open_or_prepare(config, may_prepare=False).fingerprint == made.fingerprint
-
-
 def test_a_store_is_found_by_its_fingerprint_without_the_corpus(config, tmp_path):
     made, other = prepare(config), prepare(dataclasses.replace(config, splitter="line"))
     (tmp_path / "corpus.txt").unlink()
@@ -132,7 +123,7 @@ def test_one_store_is_opened_without_the_corpus(config, tmp_path, capsys):
     (tmp_path / "corpus.txt").unlink()
     alone = dataclasses.replace(config, store=str(made.path))
     capsys.readouterr()
-    assert open_or_prepare(alone, may_prepare=False).fingerprint == made.fingerprint
+    assert open_or_prepare(alone, spec_of(alone)).fingerprint == made.fingerprint
     assert capsys.readouterr().out == (
         f"data.store={made.path} is one token store; corpus {str(tmp_path / 'corpus.txt')!r} is not read\n"
     )
@@ -160,5 +151,5 @@ def test_one_store_must_have_the_settings_of_the_configuration(config, setting, 
     corpus = "embedded:en" if setting == "sources" else config.corpus
     config = dataclasses.replace(config, **{"corpus": corpus, "store": str(made.path), setting: value})
     with pytest.raises(UserError) as caught:
-        open_or_prepare(config, may_prepare=True)
+        open_or_prepare(config, spec_of(config))
     assert "is one token store, which was made with " in str(caught.value) and complaint in str(caught.value)

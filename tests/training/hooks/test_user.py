@@ -121,7 +121,7 @@ def test_wrong_hooks_are_one_line(refused):
     line = refused(f"--config.runtime.hooks=('{__name__}:Missing',)")
     assert f"cannot be used: {__name__} has no class 'Missing'" in line
     assert "cannot be made without arguments" in refused(using(NeedsArguments))
-    with pytest.raises(UserError, match="runtime.hooks.kind='nowhere.mod:X' cannot be imported"):
+    with pytest.raises(UserError, match="runtime.hooks='nowhere.mod:X' cannot be imported"):
         user_hooks(["nowhere.mod:X"])
 
 

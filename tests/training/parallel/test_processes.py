@@ -5,6 +5,8 @@ import json
 import pytest
 
 from bertjax.runtime.command_line import FAILED, STOPPED
+from bertjax.runtime.errors import UserError
+from bertjax.training.parallel import processes
 from tests import runs
 
 pytestmark = pytest.mark.slow
@@ -35,6 +37,13 @@ def test_an_error_of_one_process_has_its_class_in_all(seen, kind, code):
 def test_a_defect_of_one_process_ends_the_others(seen):
     assert seen[0]["defect"] == ["RunFailed", 1, "process 1: 'missing'"]
     assert seen[1]["defect"] == "'missing'"
+
+
+def test_a_variable_that_is_no_number_is_named(monkeypatch):
+    for name in ("JAX_COORDINATOR_ADDRESS", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES"):
+        monkeypatch.setenv(name, "0" if name == "JAX_PROCESS_ID" else "")
+    with pytest.raises(UserError, match="^JAX_NUM_PROCESSES='' must be a number$"):
+        processes.start(10)
 
 
 def test_different_purposes_are_an_error(seen):

@@ -10,6 +10,7 @@ import pytest
 from bertjax.runtime.errors import Busy, UserError
 from bertjax.training import session
 from bertjax.training.run import lease as leases
+from bertjax.training.run import workdir as workdirs
 from bertjax.training.run.journal import Journal
 from bertjax.training.run.metrics import Events
 from bertjax.training.run.workdir import (
@@ -144,3 +145,10 @@ def test_a_line_that_a_kill_cut_short_does_not_count(log, cut):
     cut_jsonl(log, 5)
     append_jsonl(log, {"step": 6})
     assert read_jsonl(log) == [*RECORDS[:-1], {"step": 6}]
+
+
+def test_an_appended_line_costs_no_other(tmp_path, monkeypatch):
+    (log := tmp_path / "log").write_bytes(b"damaged\n")
+    monkeypatch.setattr(workdirs, "_content", lambda path: (path.read_bytes(), path.write_bytes(b"damaged\n{}\n"))[0])
+    append_jsonl(log, {"step": 6})
+    assert log.read_bytes() == b'damaged\n{}\n{"step": 6}\n'
