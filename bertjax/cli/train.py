@@ -128,7 +128,7 @@ def _export(current: Run, name: str) -> dict[str, Any]:
         average = averaged(program.config.optimizer.ema_decay, current.state)
         models[files.export_ema] = _model(current, program.merged(average), evaluation.ema)
     current.session.verify_lock()
-    processes.on_writer(lambda: _write_results(files, models, name, program.config, evaluation))
+    processes.on_writer(lambda: _write_results(current, models, name))
     return models[files.export].numbers
 
 
@@ -158,9 +158,8 @@ def train_each(
     return run_each(root, trials, train, should_stop)
 
 
-def _write_results(
-    files: Workdir, models: dict[epath.Path, export.Export], name: str, config: Config, evaluation: Evaluation
-) -> None:
+def _write_results(current: Run, models: dict[epath.Path, export.Export], name: str) -> None:
+    config, evaluation, files = current.program.config, current.evaluation, current.session.files
     for path, model in models.items():
         with local_folder(path) as folder:
             export.write(folder, model)
@@ -176,7 +175,7 @@ def _write_results(
     say("".join(f"{line}\n" for line in classes.write(files, config, evaluation)), end="")
     if config.pruning.kind:
         print(f"pruned    {describe_zeros(model.params)}")
-    curves.draw(files.metrics, files.curves, name)
+    curves.draw(current.log.lines_to_draw, files.curves, name)
     write_json(files.summary, {"finished": True, **model.numbers})  # last: this marks the run as finished
 
 

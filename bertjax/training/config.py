@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable
+from typing import Any
 
 from bertjax.models.config import REMAT_POLICIES
 from bertjax.runtime.errors import UserError
@@ -127,6 +128,15 @@ class EvalConfig:
 
     def __post_init__(self):
         check(self, "eval")
+
+    @property
+    def question(self) -> dict[str, int]:
+        """What decides which rows and masks are scored; scores on others are not comparable."""
+        return {"rows": self.rows, "seed": self.seed}
+
+    def scores(self, lines: Iterable[dict[str, Any]]) -> dict[int, float | None]:
+        """Return {step: score} of the lines of `evaluations.jsonl` that answer this question."""
+        return {line["step"]: line["score"] for line in lines if self.question.items() <= line.items()}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -89,8 +89,9 @@ def restore(start: Start) -> Restored:
                 "the checkpoint was saved on %s; the run continues on %s with the same batches", meta["layout"], layout
             )
     evaluations = processes.from_writer(lambda: read_jsonl(files.evaluations, "step", "score"), "evaluations")
-    checkpoints.scores = {each["step"]: each["score"] for each in evaluations if each["step"] <= step}
+    scores = program.config.eval.scores(evaluations)
+    checkpoints.scores = {scored: score for scored, score in scores.items() if scored <= step}
     # A state is saved before it is evaluated. If the previous start ended in between, this one evaluates it and writes
     # its line of metrics.
-    owes_evaluation = meta.get("evaluation_is_due", False) and step not in checkpoints.scores
+    owes_evaluation = meta.get("evaluation_is_due", False) and step not in {each["step"] for each in evaluations}
     return Restored(checkpoints, state, step, meta, own is None, owes_evaluation)

@@ -10,20 +10,20 @@ from etils import epath
 
 from bertjax.config.config import Config
 from bertjax.runtime import command_line, storage
-from bertjax.runtime.errors import RunFailed, Unavailable, UserError, reason
+from bertjax.runtime.errors import UserError, reason
 from bertjax.training.parallel import processes
 from bertjax.training.run import record, versions
 from bertjax.training.run.goodput import Elapsed
 from bertjax.training.run.lease import Lease
-from bertjax.training.run.notify import Notifier, end_of
+from bertjax.training.run.notify import Notifier, end_of, is_refusal
 from bertjax.training.run.watchdog import Heartbeat, Watchdog
 from bertjax.training.run.workdir import Workdir
 from bertjax.training.run.writer import LogWriter
 
 
 @contextlib.contextmanager
-def restoring_heartbeat(files: Workdir, is_writer: bool) -> Iterator[threading.Event]:
-    """Restore `heartbeat.json` if a start ends with bad input before it is accepted, by setting the event.
+def restoring_heartbeat(files: Workdir, is_writer: bool, accepted: threading.Event) -> Iterator[None]:
+    """Restore `heartbeat.json` if a start ends with bad input before it is accepted.
 
     A start writes its heartbeat as soon as it holds the lock, because opening the data may take an hour. If the start
     is refused, the heartbeat of the previous start is written back. If there was no run, both `heartbeat.json` and
@@ -32,14 +32,14 @@ def restoring_heartbeat(files: Workdir, is_writer: bool) -> Iterator[threading.E
     Args:
       files: the workdir, locked by the caller.
       is_writer: whether this process writes.
+      accepted: set once the start is accepted.
     """
     before = storage.read_bytes(files.heartbeat) if is_writer and storage.exists(files.heartbeat) else None
-    accepted = threading.Event()
     try:
-        yield accepted
+        yield
     except UserError as error:
         # An outage or a failed run is not a refusal: `bertjax status` must show it.
-        if is_writer and not accepted.is_set() and not isinstance(error, RunFailed | Unavailable):
+        if is_writer and not accepted.is_set() and is_refusal(error):
             with contextlib.suppress(storage.StorageError, UserError), storage.storage_errors(files.root):
                 if before is not None:
                     storage.write_bytes(files.heartbeat, before)
@@ -106,16 +106,17 @@ def opened(
     Raises:
       UserError: the workdir cannot be used, or was written with other versions.
     """
-    files, is_writer = Workdir.at(workdir), processes.is_writer()
+    files, is_writer, accepted = Workdir.at(workdir), processes.is_writer(), threading.Event()
+    hang_timeout = config.runtime.hang_timeout
     with (
-        Notifier(on_event if is_writer else "", str(files.root)) as notify,
-        Watchdog(config.runtime.hang_timeout, Heartbeat(files.heartbeat), notify) as watchdog,
+        Notifier(on_event if is_writer else "", str(files.root), accepted) as notify,
+        Watchdog(hang_timeout, Heartbeat(files.heartbeat, hang_timeout), notify) as watchdog,
         contextlib.ExitStack() as closing,
         processes.noticing_lost_peers(),
     ):
         lock = processes.together(lambda: claim(files, longer, closing) if is_writer else None)
         versions.check(files, other_versions, versions.hashes(versions.foreign_modules(config.training_kinds)))
-        accepted = processes.together(closing.enter_context, restoring_heartbeat(files, is_writer))
+        processes.together(closing.enter_context, restoring_heartbeat(files, is_writer, accepted))
         writer = closing.enter_context(LogWriter(is_writer, lock))
         closing.push(
             lambda _, error, __: (

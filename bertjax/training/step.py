@@ -129,7 +129,7 @@ def train_step(parts: Step, state: State, frozen: dict | None, batch: Arrays) ->
         "parameter_norm": optax.tree.norm(state["params"]),
         "skipped": state["skipped"],
         **consumed,
-        **(gradient_norms(gradient, parts.loss.model.config.layers) if parts.logs_gradient_norms else {}),
+        **(gradient_norms(gradient, parts.loss.model) if parts.logs_gradient_norms else {}),
     }
 
 

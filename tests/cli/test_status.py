@@ -29,7 +29,7 @@ def runs(tmp_path, monkeypatch):
 
 def beat(root, state: str, step: int = 12, age: float = 3.0) -> None:
     """Write the sign of life of a process that was in this state some seconds ago."""
-    content = {"step": step, "time": time.time() - age, "state": state, "steps": STEPS}
+    content = {"step": step, "time": time.time() - age, "state": state, "steps": STEPS, "hang_timeout": 600.0}
     (root / "heartbeat.json").write_text(json.dumps(content))
 
 
@@ -74,6 +74,7 @@ def test_a_live_run(runs, capsys):
     [
         ("compiling", 200.0, "compiling", 0),
         ("compiling", 400.0, "stalled", 1),
+        ("training", 400.0, "stalled", 1),
         ("saving", 1e6, "stalled", 1),
         ("training", -50.0, "training", 0),  # the clock of the host is ahead
         ("finished", 1e6, "finished", 0),
@@ -86,6 +87,11 @@ def test_states_and_exit_codes(runs, capsys, state, age, shown, code):
     assert call("run", "--json") == code
     [printed] = json.loads(capsys.readouterr().out)
     assert printed["state"] == shown and printed["step"] == 12 and printed["steps"] == STEPS
+
+
+def test_steps_of_an_unknown_rate_may_take_their_time(runs):
+    beat(write(runs / "run", RECORDS[:1]), "training", age=400.0)
+    assert call("run") == 0
 
 
 def test_the_worst_run_of_several_decides_the_exit_code(runs, capsys):

@@ -6,6 +6,8 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from bertjax.config.config import from_dict
+from bertjax.models.config import EncoderConfig
+from bertjax.models.model import Model
 from bertjax.runtime.errors import UserError
 from bertjax.training.gradient_norms import gradient_norms
 from bertjax.training.program import Program
@@ -80,10 +82,12 @@ def test_norms_are_those_of_the_definition():
     own, shared = draw.normal(size=(4, 3, 2)), draw.normal(size=(2, 5))
     head = draw.normal(size=7)
     gradient = {"encoder": {"layers": {"own": own, "shared": shared}}, "heads": {"a": {"kernel": head}}}
-    norms = gradient_norms(gradient, layers=4)
+    gradient["generator"] = {"encoder": {"layers": {"own": shared}}}
+    norms = gradient_norms(gradient, Model(EncoderConfig(layers=4), {}, EncoderConfig(layers=2)))
     expected = {f"grad_norm/encoder/layers/{layer}": (own[layer] ** 2).sum() for layer in range(4)}
     expected["grad_norm/encoder/layers/1"] += (shared[0] ** 2).sum()  # a row of two layers counts in the second
     expected["grad_norm/encoder/layers/3"] += (shared[1] ** 2).sum()
+    expected |= {f"grad_norm/generator/encoder/layers/{layer}": (shared[layer] ** 2).sum() for layer in range(2)}
     expected["grad_norm/heads/a"] = (head**2).sum()
     assert norms.keys() == expected.keys()
     for name, square in expected.items():

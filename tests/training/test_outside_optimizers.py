@@ -14,6 +14,8 @@ from jax.sharding import PartitionSpec as P
 from optax import contrib
 
 from bertjax.config.config import from_dict
+from bertjax.models.config import EncoderConfig
+from bertjax.models.model import Model
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.mesh import AXES
 from bertjax.training.gradient_norms import gradient_norms
@@ -217,7 +219,7 @@ def test_a_head_with_submodules_called_layers_is_not_a_stack():
     shares = jax.tree.map(lambda slow, fast: float(jnp.mean(slow / fast)), slowed, plain)
     assert shares["heads"]["layers"]["kernel"] == pytest.approx(1.0)
     assert shares["encoder"]["embeddings"]["word"] == pytest.approx(0.5**4)
-    assert set(gradient_norms(gradient, LAYERS)) == {
+    assert set(gradient_norms(gradient, Model(EncoderConfig(layers=LAYERS), {}))) == {
         "grad_norm/encoder/embeddings",
         "grad_norm/heads/layers",
         *(f"grad_norm/encoder/layers/{index}" for index in range(LAYERS)),

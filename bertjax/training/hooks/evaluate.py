@@ -32,7 +32,7 @@ class Evaluate(Hook):
         # A score marks an evaluation as done, so its line of metrics must be on disk first.
         run.log.flush()
         score = run.evaluation.rank if math.isfinite(run.evaluation.rank) and run.may_be_best else None
-        run.log.append("evaluations", run.step, score=score)  # lower is better
+        run.log.append("evaluations", run.step, score=score, **run.program.config.eval.question)  # lower is better
         run.restored.checkpoints.scores[run.step] = score
         run.owes_evaluation = False
 

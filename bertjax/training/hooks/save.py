@@ -3,6 +3,7 @@
 import math
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -87,7 +88,7 @@ class Save(Hook):
             self._saving.save(run.step, run.state, meta)
 
 
-# Drawing takes half a second. After this delay, `metrics.jsonl` has the evaluation's lines, even on an object store.
+# Drawing takes half a second, which evaluations that follow each other share.
 _SECONDS_UNTIL_DRAWN = 30.0
 
 
@@ -95,11 +96,12 @@ class NewestResults(Hook):
     """Intermediate results: `LogWriter` writes the summary at each evaluation and the curves half a minute later.
 
     Args:
-      workdir: the run's workdir; its metrics log is an earlier sink in the same writer.
+      workdir: the run's workdir.
+      lines_to_draw: returns the lines of metrics so far.
     """
 
-    def __init__(self, workdir: Workdir):
-        self._workdir, self.path = workdir, workdir.summary
+    def __init__(self, workdir: Workdir, lines_to_draw: Callable[[], list[dict[str, Any]]]):
+        self._workdir, self.path, self._lines_to_draw = workdir, workdir.summary, lines_to_draw
         self._figures = self._written = {}
         self._due = math.inf
         self._writing = threading.Lock()
@@ -133,7 +135,7 @@ class NewestResults(Hook):
                 self._written = figures  # only now: after an error, the next call writes them
             if time.monotonic() >= self._due:
                 self._due = math.inf
-                curves.draw(self._workdir.metrics, self._workdir.curves, "")
+                curves.draw(self._lines_to_draw(), self._workdir.curves, "")
 
     def end(self) -> None:
         """Stop writing, because the final results follow."""

@@ -62,24 +62,30 @@ class SpikeDetector:
         }
 
     @property
-    def high_since(self) -> int | None:
-        """First step since which the mean of some loss has been far above its minimum; None if none is."""
-        return min((mean.high_since for mean in self._means.values() if mean.high_since is not None), default=None)
+    def high(self) -> dict[str, int]:
+        """{loss whose mean is far above its minimum: first step since which it is}."""
+        return {name: mean.high_since for name, mean in self._means.items() if mean.high_since is not None}
 
-    def find(self, step: int, losses: dict[str, float], stage: int = 0) -> dict[str, tuple[float, float]]:
+    def find(
+        self, step: int, losses: dict[str, float], stage: int = 0, prefixes: tuple[str, ...] = ("",)
+    ) -> dict[str, tuple[float, float]]:
         """Return {name: (loss, deviations above the mean)} for losses that spike or are not finite.
 
         A spike enters the running mean clipped at the threshold. A single spike hardly moves the mean, but a lasting
         change of the loss does. Each stage has its own row length and tasks, so means start again with each stage. A
         loss that is high at the end of a stage stays marked until its mean in the next stage is near the old minimum: a
-        new stage does not cure divergence.
+        new stage does not cure divergence. Losses that it does not train are forgotten.
+
+        Args:
+          prefixes: beginnings of the names of all losses that the stage trains.
         """
         if stage != self._stage:
             # Keep only losses that are high now, with the old minimum but a new mean.
             self._stage = stage
-            high = {name: mean for name, mean in self._means.items() if mean.high_since is not None}
             self._means = {
-                name: dataclasses.replace(mean, count=0, mean=0.0, variance=0.0) for name, mean in high.items()
+                name: dataclasses.replace(self._means[name], count=0, mean=0.0, variance=0.0)
+                for name in self.high
+                if name.startswith(prefixes)
             }
         spikes = {}
         for name, loss in ((name, float(loss)) for name, loss in losses.items()):
@@ -119,15 +125,17 @@ class Spikes(Hook):
 
     def on_step(self, run: Run, step: int, metrics: dict[str, float]) -> None:
         losses = {name: value for name, value in metrics.items() if name.endswith("_loss")}
-        high_before, spec = self._detector.high_since, run.timetable.at(step - 1)
-        spikes = self._detector.find(step, losses, spec.stage)
+        high_before, spec, config = self._detector.high, run.timetable.at(step - 1), run.program.config
+        trained = config.stages[spec.stage].among(config.tasks)
+        prefixes = tuple(f"{task}/" for task in trained) if len(config.tasks) > 1 else ("",)
+        spikes = self._detector.find(step, losses, spec.stage, prefixes)
         if not processes.is_writer():
             return
         notify = run.session.watchdog.notify
         # Warn once per divergence, at its first step: later checkpoints may all be bad, so earlier ones are held.
-        if self._detector.high_since is not None and high_before is None:
-            log.warning("a mean loss is far above its lowest value; the checkpoints up to step %d are kept", step)
-            notify("diverged", step)
+        for name in self._detector.high.keys() - high_before.keys():
+            log.warning("the mean of %s is far above its lowest value; earlier checkpoints are kept", name)
+            notify("diverged", step, name=name)
         for name, (loss, above) in spikes.items():
             last = spec.first + spec.rows - 1
             log.warning(
@@ -142,4 +150,4 @@ class Spikes(Hook):
 
     def on_save(self, run: Run, meta: dict[str, Any]) -> None:
         meta["spikes"] = self._detector.state
-        run.restored.checkpoints.hold_before = self._detector.high_since
+        run.restored.checkpoints.hold_before = min(self._detector.high.values(), default=None)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from etils import epath
 
 from bertjax.runtime import storage
-from bertjax.training.run.workdir import read_jsonl
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,15 +33,14 @@ def heldout_metrics(record: Mapping[str, Any]) -> dict[str, float | None]:
     return {name: record[key] for key, name in names.items()}
 
 
-def draw(metrics: epath.Path, target: epath.Path, config_name: str) -> None:
+def draw(records: Sequence[dict], target: epath.Path, config_name: str) -> None:
     """Draw training and held-out loss and accuracy against the step.
 
     Args:
-      metrics: the run's `metrics.jsonl`.
+      records: lines of `metrics.jsonl`.
       target: PNG file to write.
       config_name: name of the configuration; its reference is drawn in gray.
     """
-    records = read_jsonl(metrics, "step")
     save(figure_of(records, panels_of(records), config_name), target)
 
 

@@ -187,7 +187,7 @@ def better_checkpoint(files: Workdir, config: "Config", metrics: Mapping[str, fl
     name, sign = _best_metric(config)
     kept, last = files.saved_steps(), metrics.get(name)
     # Only steps with a checkpoint can be used. A step has no score if it was not finite, or before pruning has ended.
-    scores = {each["step"]: each["score"] for each in read_jsonl(files.evaluations, "step", "score")}
+    scores = config.eval.scores(read_jsonl(files.evaluations, "step", "score"))
     scores = {step: score for step, score in scores.items() if step in kept and score is not None}
     best = min(scores, key=scores.__getitem__, default=None)
     if last is None or best is None or scores[best] >= sign * last:

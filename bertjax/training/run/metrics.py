@@ -20,11 +20,13 @@ from tensorboardX.record_writer import masked_crc32c
 
 from bertjax.training.run.journal import GrowingFile, Journal
 from bertjax.training.run.tracking import Tracking
-from bertjax.training.run.workdir import Workdir
+from bertjax.training.run.workdir import Workdir, read_jsonl
 from bertjax.training.run.writer import LogWriter
 
 # Limit on spikes.jsonl: each spike lists its batch rows, so a loss that jumps at every step could fill a disk.
 _MOST_BYTES_OF_SPIKES = 64 << 20
+# Limit on lines to draw while a run is in progress: more than a figure has pixels.
+_MOST_DRAWN = 4096
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +120,7 @@ class MetricsLog:
         self._last_line = restored_step, dataclasses.replace(totals)
         self._clock = time.monotonic()
         self._writer = writer
+        self._drawn = {is_evaluation: Thinned() for is_evaluation in (False, True)}
         if writer.active:
             # Opening a journal drops lines after the restored step: the run will log these steps again.
             last_step = restored_step - rewrites
@@ -128,6 +131,8 @@ class MetricsLog:
                 "spikes": Journal(workdir.spikes, restored_step, _MOST_BYTES_OF_SPIKES),
             }
             self._events = Events(workdir.events, restored_step)
+            for line in read_jsonl(workdir.metrics, "step"):
+                self._draw(line)
             writer.add(*self._journals.values(), self._events)
 
     @property
@@ -180,8 +185,17 @@ class MetricsLog:
         last_step, before = self._last_line
         self._last_line = step, dataclasses.replace(totals)
         values |= self._speed(before, totals, step - last_step)
+        self._draw({"step": step, **values})
         for scalars in (self._events, *self._trackers):
             scalars.add(step, values)
+
+    def _draw(self, line: dict[str, Any]) -> None:
+        self._drawn[any(name.startswith("eval") for name in line)].add(line)
+
+    @property
+    def lines_to_draw(self) -> list[dict[str, Any]]:
+        """Lines of this run in order of their steps, a few thousand of all, of evaluations as many as of others."""
+        return sorted((line for each in self._drawn.values() for line in each.lines), key=lambda line: line["step"])
 
     def append(self, file: Literal["metrics", "samples", "evaluations", "spikes"], step: int, **record: Any) -> None:
         """Write a record of a step to a file. Non-finite values become None, because JSON has no NaN."""
@@ -197,6 +211,21 @@ class MetricsLog:
         """Write all buffered lines at the end of a run; log a warning if the store does not answer for a minute."""
         if not self._writer.flush():
             log.warning("the last lines of the logs could not be written; the checkpoints are complete")
+
+
+class Thinned:
+    """Every n-th of the lines that it gets. n doubles as they get many, so that a drawing never costs more."""
+
+    def __init__(self):
+        self.lines: list[dict[str, Any]] = []
+        self._every, self._number = 1, 0
+
+    def add(self, line: dict[str, Any]) -> None:
+        if self._number % self._every == 0:
+            self.lines.append(line)
+        self._number += 1
+        if len(self.lines) == _MOST_DRAWN:
+            self.lines, self._every = self.lines[::2], 2 * self._every
 
 
 def _is_not_finite(value: Any) -> bool:

@@ -14,7 +14,7 @@ import time
 from typing import Any, Literal
 
 from bertjax.runtime import storage
-from bertjax.runtime.errors import UserError, reason
+from bertjax.runtime.errors import Busy, RunFailed, Unavailable, UserError, reason
 
 # Events that may occur at every step. One call per minute is enough to alert someone.
 _REPEATED = ("stalled", "spike", "diverged")
@@ -33,6 +33,11 @@ def end_of(error: BaseException) -> Literal["stopped", "failed"]:
     return "stopped" if isinstance(error, KeyboardInterrupt) or storage.may_pass(error) else "failed"
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Return whether a start ends so without having touched the run: by bad input, or since another process has it."""
+    return isinstance(error, Busy) or isinstance(error, UserError) and not isinstance(error, RunFailed | Unavailable)
+
+
 class Notifier:
     """Runs a command for each event, one at a time, in its own thread.
 
@@ -41,22 +46,23 @@ class Notifier:
     events are dropped with a warning.
 
     As a context manager it adds the event `failed` if the block raises, or `stopped` if the same command may succeed
-    later. At the end it waits at most ten seconds for queued events.
+    later; none if a start is refused. At the end it waits at most ten seconds for queued events.
 
     Args:
       command: program and arguments in shell syntax, without shell operators; empty to do nothing.
       workdir: workdir of the run.
+      accepted: set once the start is accepted.
 
     Raises:
       UserError: the command has an unclosed quote.
     """
 
-    def __init__(self, command: str, workdir: str):
+    def __init__(self, command: str, workdir: str, accepted: threading.Event | None = None):
         try:
             self._command = shlex.split(command)
         except ValueError as error:
             raise UserError(f"--on-event={command} cannot be read ({error}); quote it as for a shell") from error
-        self._workdir = workdir
+        self._workdir, self._accepted = workdir, accepted
         self._step = 0
         self._sent: dict[str, float] = {}
         self._warned = False
@@ -87,7 +93,8 @@ class Notifier:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: Any) -> None:
-        if error is not None:
+        is_of_run = self._accepted is None or self._accepted.is_set()
+        if error is not None and (is_of_run or not is_refusal(error)):
             self(end_of(error), message=reason(error))
         self.close()
 

@@ -135,7 +135,8 @@ def _state(
         return ("finished" if is_finished(summary, steps) else "stopped"), None
     silent = _since(heartbeat["time"])
     # While training, only a completed dispatch is a sign of life. In other states there is one every second.
-    longest = _LATE * (seconds_per_step or 0.0) if heartbeat["state"] == "training" else 0.0
+    usual = heartbeat.get("hang_timeout", 0.0) if seconds_per_step is None else _LATE * seconds_per_step
+    longest = usual if heartbeat["state"] == "training" else 0.0
     if heartbeat["state"] not in _FINAL and silent > max(longest, _SILENT_SECONDS):
         return "stalled", silent
     return heartbeat["state"], silent

@@ -3,6 +3,7 @@
 import collections
 import importlib.util
 import json
+import logging
 import math
 import time
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ from bertjax.training.run.writer import LogWriter
 _MOST_WAITING = 20_000
 _SECONDS_BETWEEN_NOTES = 10.0
 
+log = logging.getLogger(__name__)
+
 
 def check_trackers(kinds: Sequence[str]) -> None:
     """Raise UserError if a tracker is unknown or its package is not installed."""
@@ -32,7 +35,8 @@ class Tracking:
     """Passes steps to a tracker in its own thread. As a context manager, it completes the tracker's run on exit.
 
     `tracker-KIND.json` in the workdir holds the tracker's run id and the last step that it received. A resumed run
-    continues under this id and passes no step twice.
+    continues under this id and passes no step twice. If it trains steps again on other rows (`runtime.skip_rows`), it
+    begins a new run of the tracker, whose settings name the one before as `continues`.
 
     Args:
       kind: tracker name, as in `runtime.trackers`.
@@ -87,6 +91,10 @@ class Tracking:
         if not self._id and storage.exists(self.path):
             note = read_json(self.path, "id", "step")
             self._id, self._step = note["id"], note["step"]  # continue the tracker's run of an earlier start
+            if note["skip_rows"] != self._skipped_before(note["step"]):
+                log.info("%s: a new run, since steps are trained again on other rows", self.path.stem)
+                self._settings |= {"continues": self._id}
+                self._id, self._step = "", -1
         # Libraries of trackers need a local folder for their files.
         folder = Path.cwd() if is_remote(self._workdir.root) else Path(self._workdir.root).absolute()
         tracker = TRACKERS.class_of(self._kind, trust_code=True)()
@@ -97,4 +105,8 @@ class Tracking:
 
     def _note(self) -> None:
         self._noted = time.monotonic()
-        write_json(self.path, {"id": self._id, "step": self._step})
+        skipped = self._skipped_before(self._step)
+        write_json(self.path, {"id": self._id, "step": self._step, "skip_rows": skipped})
+
+    def _skipped_before(self, step: int) -> list[list[int]]:
+        return [list(steps) for steps in self._settings["runtime"]["skip_rows"] if steps[0] < step]

@@ -30,11 +30,11 @@ class Heartbeat:
 
     Args:
       path: JSON file.
-      steps: steps in the whole run.
+      hang_timeout: seconds that a dispatch of steps may take.
     """
 
-    def __init__(self, path: epath.Path, steps: int = 0):
-        self.path, self.steps = path, steps
+    def __init__(self, path: epath.Path, hang_timeout: float = 0.0):
+        self.path, self._hang_timeout, self.steps = path, hang_timeout, 0
         self._started = self._time = time.time()
         self._step, self._state = 0, "starting"
         self._end: dict[str, int | str] = {}
@@ -68,7 +68,7 @@ class Heartbeat:
             return
         self._due = time.monotonic() + _SECONDS_BETWEEN_WRITES
         record = {"step": self._step, "time": reported, "state": self._state, "steps": self.steps}
-        record |= {"started": self._started, **self._end}
+        record |= {"started": self._started, "hang_timeout": self._hang_timeout, **self._end}
         storage.write_text(self.path, json.dumps(record) + "\n")
         self._written_time = reported
 

@@ -29,6 +29,22 @@ def test_a_spike_is_found_and_hardly_moves_the_mean():
     assert loss == 7.0 and 12.0 < above < 30.0
 
 
+def test_a_loss_that_its_task_has_left_high_does_not_hide_the_next():
+    detector = SpikeDetector(horizon=50)
+
+    def train(task: str, losses, stage: int) -> list[str]:
+        for loss in losses:
+            detector.find(1, {f"{task}/loss": loss}, stage, (f"{task}/",))
+        return list(detector.high)
+
+    waves = np.resize([0.0, 0.1], 400)
+    assert train("a", 2.0 + waves, 0) == []
+    assert train("a", 5.0 + waves, 0) == ["a/loss"]
+    assert train("b", 2.0 + waves, 1) == []
+    assert train("b", 5.0 + waves, 1) == ["b/loss"]
+    assert train("b", 5.0 + waves[:9], 2) == ["b/loss"], "a new stage does not cure it"
+
+
 @pytest.fixture
 def workdir(tmp_path) -> Workdir:
     return Workdir.at(tmp_path)
@@ -42,7 +58,7 @@ def test_figures_wait_for_a_store_that_is_down(workdir, monkeypatch):
     def fail(path, text):
         raise StorageError(5, "down", path)
 
-    results = NewestResults(workdir)
+    results = NewestResults(workdir, list)
     results.add({"steps": 10})
     with monkeypatch.context() as patched:
         patched.setattr(save.storage, "write_text", fail)

@@ -30,7 +30,8 @@ def finished(folder, scores, kept) -> Workdir:
     """A run with evaluations {step: score} that has kept the checkpoints of some."""
     for step in kept:
         (folder / "checkpoints" / str(step)).mkdir(parents=True)
-    records = [{"step": step, "score": -score} for step, score in scores.items()]
+    records = [{"step": step, "score": -score, "rows": 4096, "seed": 0} for step, score in scores.items()]
+    records.append({"step": kept[0] if kept else 10, "score": -9.0, "rows": 1, "seed": 0})  # on other rows
     (folder / "evaluations.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
     return Workdir.at(folder)
 

@@ -44,27 +44,26 @@ def test_keys_of_an_entry(workdir, writer):
     log.write(2, STEP, {"eval/heldout/mlm_loss": 6.0})
     log.close()
     [record] = read_jsonl(workdir.metrics)
-    assert record.keys() == {
-        "step",
-        "train/mlm_loss",
-        "train/nsp_accuracy",
-        "train/learning_rate",
-        "train/gradient_norm",
-        "train/update_norm",
-        "train/parameter_norm",
-        "train/skipped",
-        "eval/heldout/mlm_loss",
-        "tokens",
-        "rows",
-        "flops",
-        "seconds",
-        "data_wait_seconds",
-    }
+    trained = "mlm_loss nsp_accuracy learning_rate gradient_norm update_norm parameter_norm skipped".split()
+    totals = "tokens rows flops seconds data_wait_seconds".split()
+    assert record.keys() == {"step", *(f"train/{name}" for name in trained), "eval/heldout/mlm_loss", *totals}
     assert (record["step"], record["train/mlm_loss"], record["eval/heldout/mlm_loss"]) == (2, 5.0, 6.0)
     assert (record["tokens"], record["rows"]) == (200.0, 16.0)
     assert record["flops"] == 2e9
     [events] = workdir.events.iterdir()
     assert events.stat().length > 200
+
+
+def test_a_drawing_of_many_steps_has_few_lines(workdir, writer, monkeypatch):
+    monkeypatch.setattr(metrics, "_MOST_DRAWN", 8)
+    log = MetricsLog(workdir, Totals(), 0, writer)
+    for step in range(1, 1001):
+        log.write(step, STEP, {"eval/heldout/mlm_loss": 6.0} if step % 500 == 0 else None)
+    log.close()
+    steps = [line["step"] for line in log.lines_to_draw]
+    assert 6 <= len(steps) <= 16 and {1, 500, 1000} <= set(steps) and steps == sorted(steps)
+    resumed = MetricsLog(workdir, Totals(), 1000, writer)
+    assert [line["step"] for line in resumed.lines_to_draw] == steps
 
 
 def test_totals_continue_after_a_stop(workdir, writer, monkeypatch):

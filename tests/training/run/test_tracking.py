@@ -48,8 +48,8 @@ def track(tmp_path, monkeypatch):
     for name, value in (("calls", []), ("fails", False), ("waits", False), ("may_write", threading.Event())):
         monkeypatch.setattr(Recording, name, value)
 
-    def call(*steps: int) -> None:
-        with Tracking(KIND, Workdir(epath.Path(tmp_path / "run")), {}) as tracker:
+    def call(*steps: int, skip_rows=()) -> None:
+        with Tracking(KIND, Workdir(epath.Path(tmp_path / "run")), {"runtime": {"skip_rows": skip_rows}}) as tracker:
             for step in steps:
                 tracker.add(step, {"loss": 1.0 / step, "odd": float("inf")})
 
@@ -72,10 +72,20 @@ def test_a_resumed_run_has_the_same_id_and_no_step_twice(track):
     ]
 
 
+def test_steps_that_are_trained_again_on_other_rows_are_a_new_run(track):
+    track(1, 2, 3)
+    track(4, skip_rows=[[8, 9]])  # later steps: nothing is trained again
+    track(2, 3, skip_rows=[[1, 2], [8, 9]])
+    track(4, skip_rows=[[1, 2], [8, 9]])
+    starts = [call for call in Recording.calls if call[0] == "start"]
+    assert [run_id for _, _, run_id in starts] == ["", "first", "", "first"]
+    assert [call[0] for call in Recording.calls if isinstance(call[0], int)] == [1, 2, 3, 4, 2, 3, 4]
+
+
 def test_a_full_queue_drops_the_oldest_only(track, tmp_path, monkeypatch):
     """Steps arrive while one is written: it is then no longer in the queue, whose next step must not go with it."""
     monkeypatch.setattr(tracking, "_MOST_WAITING", 2)
-    tracker = Tracking(KIND, Workdir(epath.Path(tmp_path / "run")), {})
+    tracker = Tracking(KIND, Workdir(epath.Path(tmp_path / "run")), {"runtime": {"skip_rows": ()}})
     tracker.add(1, {})
     tracker.add(2, {})
     arriving = iter([3])

@@ -1,5 +1,6 @@
 """Signs of life: watchdog, heartbeat, failures and events."""
 
+import contextlib
 import errno
 import itertools
 import json
@@ -7,6 +8,7 @@ import logging
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import jax
@@ -14,7 +16,7 @@ import pytest
 from etils import epath
 
 from bertjax.runtime.command_line import code_for
-from bertjax.runtime.errors import RunFailed, Unavailable, UserError
+from bertjax.runtime.errors import Busy, RunFailed, Unavailable, UserError
 from bertjax.runtime.storage import StorageError
 from bertjax.training.run import notify
 from bertjax.training.run import watchdog as watchdogs
@@ -274,17 +276,22 @@ def events(tmp_path) -> list:
 
 
 @pytest.mark.parametrize(
-    "error, end",
+    "error, end, is_of_start",
     [
-        (Unavailable("503"), "stopped"),
-        (StorageError(errno.EIO, "Input/output error", "run"), "stopped"),
-        (KeyboardInterrupt(), "stopped"),
-        (StorageError(errno.ENOSPC, "No space left on device", "run"), "failed"),
-        (UserError("bad input"), "failed"),
+        (Unavailable("503"), "stopped", False),
+        (Busy("in use"), "stopped", True),
+        (StorageError(errno.EIO, "Input/output error", "run"), "stopped", False),
+        (KeyboardInterrupt(), "stopped", False),
+        (StorageError(errno.ENOSPC, "No space left on device", "run"), "failed", False),
+        (RunFailed("diverged"), "failed", False),
+        (UserError("bad input"), "failed", True),
     ],
 )
-def test_what_the_same_command_may_continue_has_stopped(error, end):
+def test_what_the_same_command_may_continue_has_stopped(error, end, is_of_start, recorder, tmp_path):
     assert end_of(error) == end
+    with contextlib.suppress(type(error)), Notifier(recorder, "run", threading.Event()):
+        raise error
+    assert (tmp_path / "events").exists() != is_of_start, "a refused start has not touched the run"
 
 
 @pytest.mark.parametrize(

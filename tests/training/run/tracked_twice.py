@@ -14,7 +14,7 @@ from etils import epath
 from bertjax.training.run.tracking import Tracking
 from bertjax.training.run.workdir import Workdir
 
-SETTINGS = {"seed": 3, "stages": [{"steps": 3}]}
+SETTINGS = {"seed": 3, "stages": [{"steps": 3}], "runtime": {"skip_rows": []}}
 
 
 def track(kind: str, root: Path) -> None:
