@@ -146,14 +146,18 @@ point_of() {
   case $1 in
     data.corpus | data.heldout | data.sources.*.corpus) echo corpus ;;
     data.store) echo store ;;
-    data.tokenizer.model) echo tokenizer ;;
+    data.tokenizer.model | data.tokenizer.keep_file) echo tokenizer ;;
+    data.filters.*.against*) echo filter ;;
     init_from) echo init_from ;;
-    tasks.*.examples.train | tasks.*.examples.heldout | tasks.*.examples.further_heldout.*) echo examples ;;
+    tasks.*.objective*.teacher) echo teacher ;;
+    tasks.*.objective*.lexicon) echo lexicon ;;
+    tasks.*.examples.train | tasks.*.examples.unlabeled) echo examples ;;
+    tasks.*.examples.heldout | tasks.*.examples.further_heldout*) echo examples ;;
   esac
 }
 
 check_places() {
-  local argument name place
+  local argument name place places
   for argument in ${ARGS[@]+"${ARGS[@]}"}; do
     [[ $argument =~ ^--config\.([^=]+)=(.+)$ ]] || continue
     place=${BASH_REMATCH[2]}
@@ -162,16 +166,26 @@ check_places() {
     [[ $name != init_from ]] || place=${place%@*}  # RUN@STEP
     # A share of the training file instead of a file.
     [[ $name != examples || ! $place =~ ^[0-9]*\.?[0-9]+([eE]-?[0-9]+)?$ ]] || continue
-    case $name:$place in
-      store:gs://*)  # the first start makes it, so it need not exist
-        place=${place#gs://}
-        ask store "correct $argument in ARGS" cloud storage ls "gs://${place%%/*}" || true
-        ;;
-      *:gs://*) ask "$name" "correct $argument in ARGS" cloud storage ls "$place" || true ;;
-      *:embedded:* | *:hf:* | *:tfds:* | *:s3://*) point skipped "$name" "$place is read by the workers" ;;
-      *) point FAILED "$name" "$place is on this machine only; run: gcloud storage cp -r $place gs://BUCKET/" ;;
-    esac
+    [[ $name:$place != lexicon:mine ]] || continue  # made from the corpus
+    places=("$place")
+    [[ $name != filter ]] || IFS=, read -ra places <<<"$(tr -d "()[]'\" " <<<"$place")"  # as in ("a.txt", "b.txt")
+    for place in "${places[@]}"; do
+      check_place "$name" "$place" "$argument"
+    done
   done
+}
+
+# Checks one place that workers read: the name of its point, the place, and the argument that names it.
+check_place() {
+  case $1:$2 in
+    store:gs://*)  # the first start makes it, so it need not exist
+      local bucket=${2#gs://}
+      ask store "correct $3 in ARGS" cloud storage ls "gs://${bucket%%/*}" || true
+      ;;
+    *:gs://*) ask "$1" "correct $3 in ARGS" cloud storage ls "$2" || true ;;
+    *:embedded:* | *:hf:* | *:tfds:* | *:s3://*) point skipped "$1" "$2 is read by the workers" ;;
+    *) point FAILED "$1" "$2 is on this machine only; run: gcloud storage cp -r $2 gs://BUCKET/" ;;
+  esac
 }
 
 check() {

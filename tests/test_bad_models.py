@@ -94,6 +94,12 @@ EXPORTS: dict[str, tuple[Damage, str]] = {
     "no settings": (_manifest("config", delete=True), "bertjax.json has no config"),
     "settings are a list": (_manifest("config", to=[]), "config=[] is not of type dict"),
     "settings are text": (_manifest("config", to="x"), "config='x' is not of type dict"),
+    "tasks are a list": (_manifest("config", "tasks", to=[]), "tasks=[] is not of type dict"),
+    "a task is text": (_manifest("config", "tasks", to={"bert": "x"}), "bert='x' is not of type dict"),
+    "classes are a number": (
+        _manifest("config", "tasks", to={"bert": {"objective": {"classes": 1}}}),
+        "classes=1 is not of type list",
+    ),
     "no numbers": (_manifest("numbers", to=None), "numbers=None is not of type dict"),
     "no model": (_manifest("config", "model", delete=True), "model or runtime does not hold settings by name"),
     "width is text": (_manifest("config", "model", "width", to="16"), "model.width='16' is str; it must be an integer"),

@@ -219,6 +219,11 @@ def read_manifest(folder: os.PathLike) -> dict[str, Any]:
         for key, kind in _ENTRIES.items():
             _check_entry(manifest, key, kind)
         _check_entry({"modules": {}, **manifest}, "modules", dict)
+        _check_entry({"tasks": {}, **manifest["config"]}, "tasks", dict)
+        for name, task in manifest["config"].get("tasks", {}).items():  # read without building a configuration
+            _check_entry({name: task}, name, dict)
+            _check_entry({"objective": {}, **task}, "objective", dict)
+            _check_entry({"classes": [], **task.get("objective", {})}, "classes", list)
     except FileNotFoundError as error:
         raise UserError(f"{folder} is not an export: {MANIFEST} is missing") from error
     except (OSError, ValueError, TypeError) as error:

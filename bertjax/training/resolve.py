@@ -315,7 +315,8 @@ def _measured(program: Program, feeds: Feeds) -> int:
         state, of_task = _time_task(program, feeds, name, state)
         own += weight / sum(weights.values()) * of_task
     seconds = processes.from_writer(lambda: own, "seconds-per-step")
-    rows = sum(min(config.eval.rows or math.inf, feed.plans[0].counts.rows) for feed in feeds.heldout.values())
+    scored = [feed.plans[0].counts.rows for feed in (*feeds.heldout.values(), *feeds.further_heldout.values())]
+    rows = sum(min(config.eval.rows or math.inf, each) for each in scored) * (2 if config.optimizer.ema_decay else 1)
     evaluation = rows / cast(int, stage.batch) * seconds * _EVALUATION_SHARE
     steps = steps_in(60 * minutes, seconds, evaluation, every, recipe_steps)
     if steps < 2:

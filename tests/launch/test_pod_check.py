@@ -1,11 +1,14 @@
 """tpu_pod.sh check: one line per point against the stand-in for gcloud, and nothing requested."""
 
 import os
+import subprocess
 import sys
 
 import pytest
 
+from bertjax.config.config import Config
 from tests import runs
+from tests.config.test_read_from_export import settings_of
 from tests.launch.conftest import SETTINGS, executable
 from tests.launch.preemptions import RealPod
 
@@ -118,6 +121,16 @@ def test_what_is_missing_in_the_bucket_or_here(checked, pod):
         assert line.startswith(f"FAILED   {start}")
 
 
+def test_every_setting_that_names_files_has_a_point():
+    places = [name for name, known in settings_of(Config).items() if known.get("is_place")]
+    script = '. launch/pod_check.sh; for name; do echo "$name:$(point_of "$name")"; done'
+    command = ["bash", "-c", script, "_", *(name.replace("*", "x") for name in places)]
+    lines = subprocess.run(
+        command, cwd=runs.CONFIG.parents[1], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert [line for line in lines if line.endswith(":")] == ["data.cache_dir:"]  # a folder of the worker itself
+
+
 def test_every_place_that_workers_read_is_looked_at(checked, pod):
     """Weights, tokenizer, labeled files and store, as the corpus; a number is a share of the training file."""
     (pod.cloud / "buckets/bucket/model").mkdir()
@@ -130,12 +143,15 @@ def test_every_place_that_workers_read_is_looked_at(checked, pod):
         "tasks.sst2.examples.heldout": "0.1",
         "tasks.sst2.examples.further_heldout.other": "gs://bucket/none.tsv",
         "data.store": "gs://bucket/stores-to-come",
+        "data.filters.evaluations.against": "('gs://bucket/model', 'my/test.txt')",
+        "tasks.sst2.objective.teacher": "my/teacher",
+        "tasks.sst2.objective.masking.lexicon": "mine",
     }
     pod.settings(*(f"--config.{name}={place}" for name, place in places.items()), **SETTINGS)
     python = os.path.relpath(pod.cloud / "python-relative")  # in the folder of this process, not in the checkout
     done = pod("check", PYTHON=python, FORECAST="no")
     lines = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
-    names = ("config", "init_from", "tokenizer", "examples", "store")
+    names = ("config", "init_from", "tokenizer", "examples", "store", "filter", "teacher", "lexicon")
     assert [(name, result) for result, name, _ in lines if name in names] == [
         ("config", "ok"),
         ("init_from", "ok"),
@@ -143,6 +159,9 @@ def test_every_place_that_workers_read_is_looked_at(checked, pod):
         ("examples", "FAILED"),
         ("examples", "FAILED"),
         ("store", "ok"),
+        ("filter", "ok"),
+        ("filter", "FAILED"),
+        ("teacher", "FAILED"),
     ], done.stdout
     assert "my/train.tsv is on this machine only; run: gcloud storage cp -r my/train.tsv gs://BUCKET/" in done.stdout
     pod.settings("--config.data.store=stores", **SETTINGS)
