@@ -119,20 +119,3 @@ def choices(path: Path, records: int, seed: int = 0) -> Path:
         lines.append(json.dumps({"context": context, "choices": texts, "label": label}) + "\n")
     path.write_text("".join(lines))
     return path
-
-
-def race(folder: Path, articles: int, seed: int = 0) -> Path:
-    """Folders `middle` and `high` of articles; the right choice has a person, the others have places."""
-    draw = random.Random(seed)
-    for number in range(articles):
-        exam = {"id": f"{number}.txt", "article": " ".join(draw.choices(WORDS, k=6))}
-        exam |= {"questions": [], "options": [], "answers": []}
-        for question in ("bid", "cage _ jig"):
-            right = draw.randrange(4)
-            exam["questions"].append(question)
-            exam["options"].append([draw.choice(PEOPLE if choice == right else PLACES) for choice in range(4)])
-            exam["answers"].append("ABCD"[right])
-        path = folder / ("middle", "high")[number % 2] / f"{number}.txt"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(exam))
-    return folder

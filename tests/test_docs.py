@@ -228,10 +228,9 @@ def test_the_commands_of_readme_work_in_the_order_in_which_they_stand(tmp_path):
     huggingface.write(tmp_path / "downloads" / "bert", models.make(frozenset({"mlm"}), models.trained()))
     rows = [f"{row['sentence']},{row['label']}" for row in labeled_files.sentences(120)]
     (tmp_path / "messages.csv").write_text("\n".join(["message,category", *rows]) + "\n")
+    [(module, code)] = MODULE.findall((ROOT / "docs" / "guides" / "adding_an_objective.md").read_text())
     (tmp_path / "mylab").mkdir()
-    page = ROOT / "docs" / "guides" / "adding_an_objective.md"
-    [code, *_] = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-    (tmp_path / "mylab" / "replaced.py").write_text(code)
+    (tmp_path / module).write_text(code)
     missing = {"compile": not importlib.util.find_spec("libtpu"), "onnx": bool(files.MISSING)}
     environment = os.environ | {"HOME": str(tmp_path), "PYTHONPATH": f"{ROOT}:{tmp_path}", "JAX_PLATFORMS": "cpu"}
     options = {"shell": True, "cwd": tmp_path, "env": environment}

@@ -1,14 +1,20 @@
 """Embeddings, a masking and a schedule of a user, in one run."""
 
 import dataclasses
+import json
+import sys
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import bertjax
+from bertjax.config.config import from_dict, to_dict
+from bertjax.config.opening import SavedModel
 from bertjax.data.masking import Choice, Masking, token_shares
 from bertjax.data.random import uniform
 from bertjax.models.bert import BertEmbeddingLayer, BertEmbeddings
+from bertjax.runtime.errors import Untrusted
 from bertjax.training.schedules import Schedule
 from tests import runs
 
@@ -72,3 +78,24 @@ def trained(flags, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("own") / "run"
     assert runs.call(*flags, *(f"--config.{setting}" for setting in settings), f"--workdir={workdir}") == 0
     return workdir
+
+
+def test_a_run_with_them_is_recorded_and_opened(trained):
+    config = SavedModel(trained).config
+    assert config.foreign_kinds == tuple(dict.fromkeys([KINDS["model.embeddings"], *KINDS.values()]))
+    assert from_dict(to_dict(config)) == config
+    [start] = runs.records(trained / "starts.jsonl")
+    assert list(start["modules"]) == [__name__]
+    rates = [record["train/learning_rate"] for record in runs.records(trained / "metrics.jsonl")]
+    np.testing.assert_allclose(np.divide(rates, rates[0]), [1, 1, 0.5, 0.5, 0.25, 0.25], rtol=1e-6)
+    assert bertjax.load(trained / "export").params["embeddings"]["factor"].shape == (1,)
+
+
+def test_only_the_encoder_needs_their_module(trained, monkeypatch):
+    settings = json.loads((trained / "export" / "bertjax.json").read_text())["config"]
+    monkeypatch.delitem(sys.modules, __name__)
+    with pytest.raises(Untrusted, match=f"^model.embeddings.kind='{KINDS['model.embeddings']}' asks to import"):
+        bertjax.load(trained / "export")
+    del settings["model"]["embeddings"]
+    with pytest.raises(Untrusted, match="^masking.kind="):
+        from_dict(settings)

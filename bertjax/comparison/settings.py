@@ -8,7 +8,7 @@ from typing import Any
 from bertjax.comparison.runs import Entry, Run
 
 # Identity entries that follow from settings and data, and one that has the name of a setting but holds content.
-_NO_CONTENT, _START = ("plans", "skip_rows", "task_order"), "init_from"
+_NO_CONTENT, _START = ("plans", "skip_rows", "task_order", "questions"), "init_from"
 
 # Setting -> distinct values per entry, over its runs; None if a run lacks the setting.
 Rows = dict[str, list[tuple[Any, ...]]]

@@ -23,7 +23,8 @@ from bertjax.models.presets import PRESETS
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
 from bertjax.objectives.distill.losses import TEACHER_LOSSES
-from bertjax.objectives.wrapper import Wrapper, tuned
+from bertjax.objectives.optional import question_of
+from bertjax.objectives.wrapper import Wrapper, tuned, unwrapped
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import FREE, PLACE, check, marked, setting
 from bertjax.training import stage_encoders
@@ -247,6 +248,9 @@ class Config:
         if self.data.tokenizer.model:  # its content is in the store's fingerprint; the other settings are not read
             del identity["data"]["tokenizer"]
         identity["data"]["store_fingerprint"] = store_fingerprint
+        asked = {name: question_of(unwrapped(task.objective)) for name, task in self.tasks.items()}
+        if any(asked.values()):
+            identity["questions"] = asked
         # This part of `runtime` changes the result: it decides which rows a step reads.
         if self.runtime.skip_rows:
             identity["skip_rows"] = plain(self.runtime.skip_rows)

@@ -109,6 +109,21 @@ def check_methods(kind: type) -> None:
             )
 
 
+def question_of(objective: object) -> str:
+    """Return the kind of bertjax whose question an objective from outside answers; empty if it declares none.
+
+    A class with `question = "bert"` has the features of `bert` in evaluations, and computes its metrics of the same
+    names in the same way, so that runs of both are compared by these. A subclass may change that, and has to say it
+    again.
+    """
+    return vars(type(objective)).get("question", "")
+
+
+def defined_in(kind: type, method: str) -> type:
+    """Return the class that a class has a method from; `object` if there is none."""
+    return next((each for each in kind.__mro__ if method in vars(each)), object)
+
+
 def bind(objective: Any, store: TokenStore | None = None) -> Any:
     """Return an objective with the resources that its features read; by default empty ones."""
     return objective.bind(store) if isinstance(objective, ReadsStore) else objective

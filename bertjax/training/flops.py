@@ -18,8 +18,8 @@ class StepFlops:
 
     Attributes:
       parts: encoders that a step runs, as the objective lists them.
-      share: share of these FLOPs that remains with frozen parameters (`bertjax.training.stage_flops`), measured on full
-        batches and assumed to be equal for real tokens.
+      share: share of these FLOPs that remains with frozen parameters, or 2 for an objective of two passes
+        (`bertjax.training.stage_flops`), measured on full batches and assumed to be equal for real tokens.
     """
 
     parts: tuple[FlopsPart, ...]

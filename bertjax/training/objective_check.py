@@ -10,7 +10,9 @@ import jax
 from bertjax.config.config import Task
 from bertjax.config.user_code import user_errors
 from bertjax.models.config import EncoderConfig
+from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.base import Objective
+from bertjax.objectives.optional import defined_in, question_of
 from bertjax.objectives.slots import Slots, SlotValues, slots_of, with_slots
 from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime.errors import UserError, shorten
@@ -84,6 +86,9 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
         raise UserError(f"{setting} has a loss weight of {unknown[0]!r}, and its terms are {_listed(terms)}; rename it")
     if taken := sorted(_REPORTED & metrics.keys()):
         raise UserError(f"{setting} has the metric {taken[0]!r}, which every step has already; rename it")
+    if (question := question_of(inner)) and question not in OBJECTIVES.kinds:
+        choices = f"choose one of {', '.join(OBJECTIVES.kinds)}"
+        raise UserError(f"{setting} has question={question!r}, which is no kind of bertjax; {choices}")
     _warn_of_flops(setting, inner)
     sums = {f"the term {term!r}": leaf for term, leaf in terms.items()}
     sums |= {f"the weight of {term!r}": leaf for term, leaf in weights.items()}
@@ -114,13 +119,9 @@ def _differing(slots: SlotValues, updated: SlotValues) -> str:
 
 def _warn_of_flops(setting: str, objective: Objective) -> None:
     """Warn if FLOPs of heads may be missing: a class overrides `heads` but inherits `flops_parts`."""
-    # The classes in the MRO that define each of the two methods.
-    heads, counted = (
-        next((kind for kind in type(objective).__mro__ if name in vars(kind)), Objective)
-        for name in ("heads", "flops_parts")
-    )
+    heads, counted = (defined_in(type(objective), name) for name in ("heads", "flops_parts"))
     if issubclass(heads, counted) and heads is not counted:
-        inherited = "defines no flops_parts()" if counted is Objective else f"the flops_parts() of {counted.__name__}"
+        inherited = "defines no flops_parts()" if counted is object else f"the flops_parts() of {counted.__name__}"
         log.warning(
             "%s has its own heads() and %s, so the FLOPs of a step may lack its heads; define flops_parts(), see "
             "docs/concepts/objective_contract.md#flops",

@@ -1,4 +1,4 @@
-"""FLOPs per stage: the formula, and the share of it that remains with frozen parameters.
+"""FLOPs per stage: the formula, the share of it that remains with frozen parameters, and how often it is computed.
 
 The saving from one frozen parameter depends on all others. The gradient of a frozen kernel is left out, but its layer
 still propagates gradients to trainable parameters below it, and a scan over layers does so in every layer. So count the
@@ -6,7 +6,10 @@ matrix products in the traced gradient of the loss, which covers every case, LoR
 """
 
 import dataclasses
+import functools
+import logging
 import math
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -15,24 +18,46 @@ from jax.extend.core import Jaxpr, JaxprEqn
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from bertjax.models.config import Execution
-from bertjax.objectives.optional import flops_parts
+from bertjax.objectives.base import Objective
+from bertjax.objectives.optional import defined_in, flops_parts
 from bertjax.objectives.slots import slots_of, with_slots
+from bertjax.runtime.errors import reason
 from bertjax.training.flops import StepFlops
 from bertjax.training.loss import normalized, total_loss
 from bertjax.training.program import Program, TaskProgram
+
+log = logging.getLogger(__name__)
 
 
 def of_stage(task: TaskProgram, stage: int) -> StepFlops:
     """Return the FLOPs counter for a task's steps in a stage. With frozen parameters, this takes seconds."""
     freezing, parts = task.freezing_at(stage), flops_parts(task.objective, task.program.encoder)
+    passes = _passes(task, stage)
     if not freezing.patterns and not freezing.paths:
-        return StepFlops(parts)
+        return StepFlops(parts, passes)
     program = task.program
     with_frozen = dataclasses.replace(program.to_model_params, freezing=freezing)
     model_params = jax.eval_shape(program.to_model_params, program.param_shapes, 0)
     # Take only the ratio from traces, so that runs with and without freezing are counted by the same formula.
     products = _gradient_products(task, stage, lambda params: with_frozen(params, 0), program.param_shapes)
-    return StepFlops(parts, products / _gradient_products(task, stage, lambda params: params, model_params))
+    return StepFlops(parts, passes * products / _gradient_products(task, stage, lambda params: params, model_params))
+
+
+def _passes(task: TaskProgram, stage: int) -> float:
+    """Return how often an own objective computes what `flops_parts` count once: its `terms` may run a model twice."""
+    objective, kind = task.objective, type(task.objective)
+    own, counted = (defined_in(kind, name) for name in ("terms", "flops_parts"))
+    # bertjax's own declare what they run, and so does a class that defines both.
+    if own.__module__.startswith("bertjax.") or own is counted or not issubclass(own, counted):
+        return 1.0
+    params = jax.eval_shape(task.program.to_model_params, task.program.param_shapes, 0)
+    once = objective.copy_with(terms=functools.partial(Objective.terms, objective))
+    try:
+        products = (_gradient_products(task, stage, lambda params: params, params, each) for each in (objective, once))
+        return operator.truediv(*products)
+    except Exception as error:  # its other methods need not fit its terms
+        log.warning("the FLOPs of %s may lack passes (%s); define flops_parts()", kind.__name__, reason(error))
+        return 1.0
 
 
 def per_step(program: Program, stage: int) -> float:
@@ -53,7 +78,13 @@ def per_step(program: Program, stage: int) -> float:
     return total / sum(weights.values())
 
 
-def _gradient_products(task: TaskProgram, stage: int, to_model_params: Callable[[dict], dict], params: dict) -> int:
+def _gradient_products(
+    task: TaskProgram,
+    stage: int,
+    to_model_params: Callable[[dict], dict],
+    params: dict,
+    objective: Objective | None = None,
+) -> int:
     """Return the multiply-adds in the gradient of a task's loss, as `training.step` computes it.
 
     Args:
@@ -61,12 +92,13 @@ def _gradient_products(task: TaskProgram, stage: int, to_model_params: Callable[
       stage: index into `stages`.
       to_model_params: a function from the params to those of the model.
       params: shapes and dtypes of the params that have a gradient.
+      objective: computes the terms; the task's by default.
     """
     program, config = task.program, task.program.config
     # The default `Execution` has plain attention, so that its products show in the trace, and no rematerialization.
     execution = Execution(unroll=program.encoder.execution.unroll)
     model = task.objective.model(dataclasses.replace(program.encoder, execution=execution))
-    parts = dataclasses.replace(task.loss, model=model)
+    parts = dataclasses.replace(task.loss, model=model, objective=objective or task.objective)
 
     def loss(params: dict, frozen: dict | None, batch: dict[str, jax.Array]) -> jax.Array:
         params = to_model_params(params)

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import linalg
 
 from bertjax.analysis import attribution, effective_attention
 from bertjax.models import replacing
@@ -161,12 +160,6 @@ def of_packed(values_BTHR=VALUES, output_HRD=OUTPUT):
 def transform(row: int, slot: int, head: int, values_BTHR=VALUES, output_HRD=OUTPUT) -> np.ndarray:
     """T of one head and one example; float64."""
     return values_BTHR[row, SPANS[row, slot], head].astype(np.float64) @ output_HRD[head].astype(np.float64)
-
-
-def removed(attention_TT: np.ndarray, matrix_TD: np.ndarray) -> np.ndarray:
-    """A minus its projection on the left null space of a matrix, by the basis that scipy gives of it."""
-    null_TK = linalg.null_space(matrix_TD.T)
-    return attention_TT - attention_TT @ null_TK @ null_TK.T
 
 
 def test_nothing_is_computed_for_padding_and_empty_slots():

@@ -141,35 +141,6 @@ def test_names_and_shapes_are_those_of_transformers(folder):
     assert {name: tensor.shape for name, tensor in weights.read(folder).items()} == expected | second
 
 
-# The second layer of a family, and its kernels in the order of `ROLES`: those of one shape keep their roles.
-ROLES = [*(f"attention/{role}" for role in ("query", "key", "value", "output")), "intermediate", "output", "gate"]
-_BERT = "self.query self.key self.value output.dense"
-_BERT = " ".join(f"attention.{name}" for name in _BERT.split()) + " intermediate.dense output.dense"
-KERNELS = {
-    "bert": ("bert.encoder.layer.1", _BERT),
-    "roberta": ("roberta.encoder.layer.1", _BERT),
-    "electra": ("electra.encoder.layer.1", _BERT),
-    "mobilebert": ("mobilebert.encoder.layer.1", _BERT),
-    "albert": (
-        "albert.encoder.albert_layer_groups.1.albert_layers.0",
-        "attention.query attention.key attention.value attention.dense ffn ffn_output",
-    ),
-    "distilbert": (
-        "distilbert.transformer.layer.1",
-        "attention.q_lin attention.k_lin attention.v_lin attention.out_lin ffn.lin1 ffn.lin2",
-    ),
-    "eurobert": (
-        "model.layers.1",
-        "self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.o_proj mlp.gate_proj mlp.down_proj mlp.up_proj",
-    ),
-    "deberta-v2": ("deberta.encoder.layer.1", re.sub(r"(self\.\w+)", r"\1_proj", _BERT)),
-    "mpnet": (
-        "mpnet.encoder.layer.1",
-        "attention.attn.q attention.attn.k attention.attn.v attention.attn.o intermediate.dense output.dense",
-    ),
-}
-
-
 # --- the choice of the family
 
 

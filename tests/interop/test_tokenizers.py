@@ -51,16 +51,6 @@ def test_every_line_of_the_embedded_corpora_has_the_same_ids(trained, tmp_path, 
         assert [encoding.ids for encoding in theirs.encode_batch_fast(lines, add_special_tokens=False)] == expected
 
 
-@pytest.fixture(scope="module")
-def described(trained):
-    """The SentencePiece kinds in the tokenizers library, without symbols, so that their spelling is read as text."""
-    descriptions = {kind: sentencepiece_json.describe(trained[kind, "nfc"]) for kind in SENTENCEPIECE_KINDS}
-    return {
-        kind: library.Tokenizer.from_str(json.dumps(description | {"added_tokens": []}))
-        for kind, description in descriptions.items()
-    }
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SENTENCEPIECE_KINDS)
 def test_the_normalization_of_the_model_is_the_same_on_every_character(trained, kind):

@@ -1,6 +1,5 @@
 """launch/kaggle/tpu_check.py on CPU: two devices against one, a difference that must be noticed, and no TPU."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -15,14 +14,6 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "launch" / "kaggle" / "tpu_check.py"
-
-
-@pytest.fixture(scope="module")
-def tpu_check():
-    spec = importlib.util.spec_from_file_location("tpu_check", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def run(*flags: str, folder: Path, **environment: str) -> subprocess.CompletedProcess:

@@ -12,13 +12,9 @@ import pytest
 import bertjax
 from bertjax.objectives import KINDS, OBJECTIVES
 from bertjax.objectives.base import Objective
-from bertjax.objectives.distill.losses.logits import SoftLogits
-from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.losses import binary_term, classification_term, kl_divergence
-from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.wrapper import Wrapper
 from bertjax.runtime.errors import UserError
-from tests import batches
 
 PACKAGE = Path(bertjax.__file__).parent
 
@@ -112,23 +108,6 @@ def test_padded_entries_count_at_no_temperature(temperature):
         gradient[..., :7], temperature * (np.exp(logs[1]) - np.exp(logs[0])), rtol=1e-4, atol=1e-6
     )
     assert not np.any(gradient[..., 7:])
-
-
-SOFT = {"soft": SoftLogits()}
-TEACHER = Teacher(batches.ENCODER, {}, "a tokenizer", Path("a/teacher"))
-
-
-@dataclasses.dataclass(frozen=True)
-class Own(MaskedLM):
-    """An objective from outside of bertjax."""
-
-    share: float = 0.1
-    fails: bool = False
-
-    def terms_of(self, logits, batch):
-        if self.fails:
-            raise ValueError("a mistake in user code")
-        return super().terms_of(logits, batch)
 
 
 @pytest.mark.parametrize(

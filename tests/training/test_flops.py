@@ -44,11 +44,21 @@ SMALL = EncoderConfig(vocab_size=1024, layers=2, width=128, heads=2, feedforward
 LONG = dataclasses.replace(SMALL, max_positions=kernels.SHORTEST_IN_PARTS)
 
 
+@dataclasses.dataclass(frozen=True)
+class Twice(MaskedLM):
+    """Runs the model twice, and says nothing of it."""
+
+    def terms(self, *arguments):
+        (first, metrics), (second, _) = (super(Twice, self).terms(*arguments) for _ in range(2))
+        return {term: first[term] + second[term] for term in first}, metrics
+
+
 LOSSES = {"soft": SoftLogits(), "everywhere": TokenLogits(), "output": OutputCosine()}
 WRAPPERS = {
     "distilled": Distilled(MaskedLM(), "teacher", LOSSES),
     "replacing": Replacing(MaskedLM(), "teacher"),
     "setfit": SetFit(Classification(("0", "1", "2"))),
+    "twice": Twice(),
 }
 
 
@@ -144,6 +154,13 @@ def test_the_formula_counts_the_pooler_of_a_pair_that_is_read_separately(kind):
     siamese = batches.LSTM | {"block": LSTMBlock("siamese"), "layers": 1, "max_positions": 8}
     made = program(kind, dataclasses.replace(SMALL, vocab_size=128, **siamese))
     assert of_stage(made.task, 0).executed(arguments(made)) == pytest.approx(traced(made), rel=0.01)
+
+
+@pytest.mark.parametrize("frozen", [(), ("encoder/layers",)])
+def test_the_passes_of_an_own_objective_are_counted(frozen):
+    made, once = (program(kind, SMALL, optimizer=OptimizerConfig(frozen=frozen)) for kind in ("twice", "mlm"))
+    flops, of_one = (of_stage(each.task, 0).executed(arguments(each)) for each in (made, once))
+    assert flops == pytest.approx(traced(made), rel=0.01) and flops == pytest.approx(2 * of_one)
 
 
 def test_a_frozen_encoder_has_no_backward_pass():

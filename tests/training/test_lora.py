@@ -89,16 +89,6 @@ def test_gradients_of_factors_follow_from_those_of_the_kernel():
     jax.tree.map(functools.partial(close, rtol=1e-3), pooler, full["encoder"]["pooler"])
 
 
-GROUPED = {
-    "model": {"layers": 2, "width": 16, "heads": 2, "feedforward": 32, "max_positions": 16}
-    | {"block": {"kind": "llama"}, "embeddings": {"kind": "words"}},
-    "tasks": {"mlm": {"objective": {"kind": "mlm"}, "examples": {"kind": "doc_sentences"}}},
-    "optimizer": {"warmup_steps": 0},
-    "stages": [{"steps": 1, "seq_len": 16, "batch": 8}],
-    "runtime": {"mesh": {"data": 1, "fsdp": 1}},
-}
-
-
 @pytest.mark.parametrize(
     "config, frozen, message",
     [

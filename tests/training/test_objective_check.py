@@ -20,91 +20,37 @@ from bertjax.training.program import Program
 from tests import batches
 
 
-@dataclasses.dataclass(frozen=True)
-class NoWeight(MaskedLM):
-    def terms_of(self, logits, batch):
-        terms, metrics = super().terms_of(logits, batch)
-        return terms | {"left": jnp.float32(0)}, metrics
+def own(**attributes) -> MaskedLM:
+    """An objective of a class that changes masked language modeling."""
+    return type("Own", (MaskedLM,), attributes)()
 
 
-@dataclasses.dataclass(frozen=True)
-class Vector(NoWeight):
-    def weights(self, batch):
-        return super().weights(batch) | {"left": jnp.float32(1)}
-
-    def terms_of(self, logits, batch):
-        terms, metrics = super().terms_of(logits, batch)
-        return terms | {"left": jnp.zeros(3)}, metrics
+def with_terms(change) -> dict:
+    """A method that changes what `terms_of` returns."""
+    return {"terms_of": lambda self, logits, batch: change(*MaskedLM.terms_of(self, logits, batch))}
 
 
-@dataclasses.dataclass(frozen=True)
-class VectorWeight(Vector):
-    def weights(self, batch):
-        return super().weights(batch) | {"left": jnp.ones(3)}
-
-    def terms_of(self, logits, batch):
-        return NoWeight.terms_of(self, logits, batch)
+def with_left(term, weight) -> MaskedLM:
+    """With a second term."""
+    added = with_terms(lambda terms, metrics: (terms | {"left": term}, metrics))
+    return own(**added, weights=lambda self, batch: MaskedLM.weights(self, batch) | weight)
 
 
-@dataclasses.dataclass(frozen=True)
-class TermsAlone(MaskedLM):
-    def terms_of(self, logits, batch):
-        return super().terms_of(logits, batch)[0]
-
-
-@dataclasses.dataclass(frozen=True)
-class MetricAlone(MaskedLM):
-    def terms_of(self, logits, batch):
-        terms, metrics = super().terms_of(logits, batch)
-        return terms, metrics | {"share": jnp.float32(0)}
-
-
-@dataclasses.dataclass(frozen=True)
-class WrongAxis(MaskedLM):
-    def features(self, examples, draw):
-        return super().features(examples, draw) | {"left_BT": np.zeros(7, np.int32)}
-
-
-@dataclasses.dataclass(frozen=True)
-class Coefficient(MaskedLM):
-    def loss_weights(self, terms, step):
-        return {"mlmm": 2.0}
-
-
-@dataclasses.dataclass(frozen=True)
-class Taken(MaskedLM):
-    def terms_of(self, logits, batch):
-        terms, metrics = super().terms_of(logits, batch)
-        return terms, metrics | {"examples": (jnp.float32(0), jnp.float32(1))}
-
-
-@dataclasses.dataclass(frozen=True)
-class Pair(MaskedLM):
-    """Its own terms read what its logits return, and the inherited outputs do not."""
-
-    def logits(self, model, batch, key=None):
-        return super().logits(model, batch, key), 0
-
-    def terms_of(self, logits, batch):
-        return super().terms_of(logits[0], batch)
-
-
-@dataclasses.dataclass(frozen=True)
-class SecondHead(MaskedLM):
-    def heads(self, config):
-        return super().heads(config) | {"second": HeadSpec(MaskedLMHead)}
-
-
-@dataclasses.dataclass(frozen=True)
-class Unranked(MaskedLM):
-    best_metric = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class RankedByNoTerm(MaskedLM):
-    best_metric = "mml_loss"
-
-
+ONE = jnp.float32(1)
+NO_WEIGHT = with_left(ONE, {})
+VECTOR = with_left(jnp.zeros(3), {"left": ONE})
+VECTOR_WEIGHT = with_left(ONE, {"left": jnp.ones(3)})
+TERMS_ALONE = own(**with_terms(lambda terms, metrics: terms))
+METRIC_ALONE = own(**with_terms(lambda terms, metrics: (terms, metrics | {"share": ONE})))
+TAKEN = own(**with_terms(lambda terms, metrics: (terms, metrics | {"examples": (ONE, ONE)})))
+WRONG_AXIS = own(features=lambda *arguments: MaskedLM.features(*arguments) | {"left_BT": np.zeros(7, np.int32)})
+COEFFICIENT = own(loss_weights=lambda self, terms, step: {"mlmm": 2.0})
+# Its own terms read what its logits return, and the inherited outputs do not.
+PAIR = own(
+    logits=lambda *arguments: (MaskedLM.logits(*arguments), 0),
+    terms_of=lambda self, logits, batch: MaskedLM.terms_of(self, logits[0], batch),
+)
+SECOND_HEAD = own(heads=lambda self, config: MaskedLM.heads(self, config) | {"second": HeadSpec(MaskedLMHead)})
 ENCODER = {"layers": 2, "width": 16, "heads": 2, "feedforward": 32, "max_positions": 16, "dropout": 0.0}
 
 
@@ -119,22 +65,25 @@ def check(objective):
 @pytest.mark.parametrize(
     "objective, message",
     [
-        (NoWeight(), "has the term 'left', and weights() returns 'mlm'; add 'left' to weights()"),
-        (Vector(), "the term 'left' has the shape [3]; sum it to a scalar"),
-        (VectorWeight(), "the weight of 'left' has the shape [3]; sum it to a scalar"),
-        (TermsAlone(), "terms_of() must return two dicts, {term: sum} and {metric: (sum, weight)}"),
-        (MetricAlone(), "the metric 'share' has no weight; return {'share': (sum, weight)}"),
-        (WrongAxis(), "features() of WrongAxis returns 'left_BT' of the shape [7] for 1 row"),
-        (Taken(), "has the metric 'examples', which every step has already; rename it"),
-        (Coefficient(), "has a loss weight of 'mlmm', and its terms are 'mlm'"),
-        (Unranked(), "names no best_metric, and the best checkpoint is chosen by it; set it to a score or to one of"),
-        (RankedByNoTerm(), "best_metric='mml_loss' is the loss of no term, and the best checkpoint is chosen by it"),
+        (NO_WEIGHT, "has the term 'left', and weights() returns 'mlm'; add 'left' to weights()"),
+        (VECTOR, "the term 'left' has the shape [3]; sum it to a scalar"),
+        (VECTOR_WEIGHT, "the weight of 'left' has the shape [3]; sum it to a scalar"),
+        (TERMS_ALONE, "terms_of() must return two dicts, {term: sum} and {metric: (sum, weight)}"),
+        (METRIC_ALONE, "the metric 'share' has no weight; return {'share': (sum, weight)}"),
+        (WRONG_AXIS, "features() of Own returns 'left_BT' of the shape [7] for 1 row"),
+        (TAKEN, "has the metric 'examples', which every step has already; rename it"),
+        (COEFFICIENT, "has a loss weight of 'mlmm', and its terms are 'mlm'"),
         (
-            Pair(),
-            "Pair': outputs(), which every evaluation calls, fails: TypeError: tuple indices",
+            own(best_metric=""),
+            "names no best_metric, and the best checkpoint is chosen by it; set it to a score or to one of",
         ),
+        (
+            own(best_metric="mml_loss"),
+            "best_metric='mml_loss' is the loss of no term, and the best checkpoint is chosen by it",
+        ),
+        (own(question="mml"), "has question='mml', which is no kind of bertjax; choose one of mlm, causal"),
+        (PAIR, "Own': outputs(), which every evaluation calls, fails: TypeError: tuple indices"),
     ],
-    ids=lambda value: type(value).__name__,
 )
 def test_mistakes_are_one_line(objective, message):
     with pytest.raises(UserError, match=re.escape(message)):
@@ -147,7 +96,7 @@ def test_a_right_objective_passes(caplog):
 
 
 def test_heads_whose_flops_are_not_counted_are_a_warning(caplog):
-    check(SecondHead())
+    check(SECOND_HEAD)
     assert "has its own heads() and the flops_parts() of MaskedLM, so " in caplog.text
     _warn_of_flops("tasks.mine.objective.kind='mylab:Bare'", type("Bare", (Objective,), {"heads": dict})())
     assert "Bare' has its own heads() and defines no flops_parts(), so the FLOPs of a step may lack its" in caplog.text

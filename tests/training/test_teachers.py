@@ -1,19 +1,8 @@
 """Teachers that would have no effect are refused before their folder is read."""
 
-import dataclasses
-
 import pytest
 
-from bertjax.objectives.distill.losses.logits import SoftLogits
-from bertjax.objectives.pretraining.mlm import MaskedLM
 from tests import runs
-
-SOFT = {"soft": SoftLogits()}
-
-
-@dataclasses.dataclass(frozen=True)
-class Own(MaskedLM):
-    """An objective that does not handle teachers."""
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ Masking 40% instead of 15% leaves less context, and a token is harder to guess a
 setting is part of the question unless its field has a mark (`bertjax.runtime.setting`): those affect only training.
 """
 
+import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from bertjax.data.config import DataConfig, SourceConfig
 from bertjax.data.formats import FORMATS
 from bertjax.data.masking import MASKINGS
 from bertjax.data.tokenizer_config import TokenizerConfig
+from bertjax.models.config import EncoderConfig
 from bertjax.objectives import OBJECTIVES
 from bertjax.runtime.setting import FREE, OF_INPUT, PLACE, TRAINING_ONLY, marked
 
@@ -72,6 +74,8 @@ def heldout_task(settings: Mapping[str, Any], identity: Mapping[str, Any], metri
     teaching: Mapping[str, Any] = {}
     if "objective" in objective:  # with a teacher, see `bertjax.objectives.wrapper`
         objective, teaching = objective["objective"], objective
+    if question := identity.get("questions", {}).get(task):
+        objective = _as_asked(objective, question, "" if "train" in examples else name[-1])
     # Evaluations use the row length of the last stage that trains the task.
     last = next(stage for stage in reversed(settings["stages"]) if not stage["tasks"] or task in stage["tasks"])
     common = {"eval": {part: settings["eval"].get(part) for part in ("seed", "rows")}}
@@ -116,6 +120,18 @@ def heldout_task(settings: Mapping[str, Any], identity: Mapping[str, Any], metri
         {"share": data["share"]},
         fingerprint,
     )
+
+
+def _as_asked(objective: Mapping[str, Any], question: str, metric: str) -> Mapping[str, Any]:
+    """Return an own objective's settings as those of the kind whose question it answers (`question_of`).
+
+    Metrics of heads that this kind lacks answer a question of their own.
+    """
+    asked = OBJECTIVES.class_of(question)
+    if metric and not metric.startswith(tuple(f"{head}_" for head in asked().heads(EncoderConfig()))):
+        return objective
+    names = {field.name for field in dataclasses.fields(asked)}
+    return {name: value for name, value in objective.items() if name in names} | {"kind": question}
 
 
 def _of_objective(objective: Mapping[str, Any], metric: str) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from bertjax.analysis.probing import senses
 from bertjax.analysis.probing.contextuality import Sample, measure
 from bertjax.analysis.probing.tasks import labeled_task, sentences_of, units_of
 from bertjax.data import tokenizer
-from bertjax.data.examples import Vocabulary
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer, _without_prefix_space
@@ -126,10 +125,6 @@ def test_a_word_has_the_pieces_of_its_sentence():
         word = f" {record['word']}"
         assert published.decode(ragged.tokens[places[number] : stop]).startswith(word.strip())
         assert published.piece(ragged.tokens[places[number]]).startswith("\u0120")
-
-
-# 0 to 4 are special; 20 to 24 continue a word.
-VOCABULARY = Vocabulary(25, 0, 1, 2, 3, special_ids=(0, 1, 2, 3, 4), continuation_ids=(20, 21, 22, 23, 24))
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:

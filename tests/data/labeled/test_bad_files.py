@@ -41,7 +41,6 @@ EXAM = {"article": "abc cab", "questions": ["bid"], "options": [["abc", "cab", "
 SQUAD_QUESTION = {"id": "1", "question": "bid", "answers": [{"text": "ada", "answer_start": 4}]}
 FLAT = '{"id": "1", "question": "bid", "context": "abc ada", "answers": {"text": ["ada"], "answer_start": [4]}}\n'
 UD = "".join(f"{number}\tabc\tabc\t{tag}" + "\t_" * 6 + "\n" for number, tag in ((1, "NOUN"), (2, "VERB"))) + "\n"
-LONG = 2 * 131_072
 
 
 def lines(*records: dict) -> str:

@@ -66,16 +66,6 @@ def test_a_store_that_lacks_a_document_is_not_made(config):
         prepare(config, Losing())
 
 
-SPELLINGS = {
-    "windows": lambda text: text.replace("\n", "\r\n") + "\r\n",
-    "blank lines": lambda text: "\n" + text.replace("\n", "\n\n \n"),
-    "no-break spaces": lambda text: text.replace(" ", "\xa0 "),
-    "composed": lambda text: unicodedata.normalize("NFD", text),
-    "broken lines": lambda text: "\n".join(text.split()),
-    "separators": lambda text: text.replace("\n", "\u2028"),
-}
-
-
 def test_the_held_out_documents_of_the_embedded_corpus_are_those_of_published_results():
     documents = [document.text for document in sources.documents("embedded:en", "text")]
     expected = [hashlib.sha256(unicodedata.normalize("NFC", text).encode()).digest()[:16] for text in documents]

@@ -23,10 +23,6 @@ WORDS = "".join(f"Sentence {number} of a text.\n\n" for number in range(2000)).e
 GOOD_LINE = b'{"text": "One."}\n'
 
 
-def zstd(content: bytes) -> bytes:
-    return pyarrow.Codec("zstd").compress(content, asbytes=True)
-
-
 def parquet(column: object, name: str = "text", **options) -> bytes:
     file = io.BytesIO()
     pyarrow.parquet.write_table(pyarrow.table({name: column}), file, **options)

@@ -10,27 +10,8 @@ import tokenizers
 from bertjax.data import tokenizer
 from bertjax.runtime.errors import UserError
 
-ROBERTA = ("<s>", "<pad>", "</s>", "<unk>")
 PARTS = '"pre_tokenizer": null, "decoder": null}'
 TEXT = "a <mask> and <s>more</s> of the same"
-
-
-@pytest.fixture(scope="module")
-def roberta(sentences):
-    """Like RoBERTa's tokenizer.json: no space before the first word; <mask> is last and strips the space before it."""
-    made = tokenizers.Tokenizer(tokenizers.models.BPE())
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = tokenizers.decoders.ByteLevel()
-    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=600, show_progress=False, special_tokens=list(ROBERTA), initial_alphabet=alphabet
-    )
-    made.train_from_iterator(sentences, trainer)
-    made.add_special_tokens([tokenizers.AddedToken("<mask>", lstrip=True, special=True)])
-    made.post_processor = tokenizers.processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
-    made.enable_truncation(8)
-    made.enable_padding(length=8)
-    return made
 
 
 def written(path, description):

@@ -18,7 +18,6 @@ from bertjax.training.loss import normalized
 from bertjax.training.model_params import ModelParams
 from tests import batches
 
-FAST = {"warmup_steps": 0}
 OBJECTIVE = Electra(generator_share=0.5)
 GDES = Electra(generator_share=0.5, embedding_sharing="gradient_disentangled")
 

@@ -1,10 +1,12 @@
 """Which settings change what a held-out metric measures: every one unless it is known to change training only."""
 
 import copy
+import dataclasses
 
 import pytest
 
 from bertjax.config.config import from_dict, to_dict
+from bertjax.objectives import OBJECTIVES
 from bertjax.training.results.heldout_task import heldout_task
 
 TEXT = {"stages": [{"steps": 9, "seq_len": 32, "batch": 8}], "model": {"max_positions": 64},
@@ -12,6 +14,17 @@ TEXT = {"stages": [{"steps": 9, "seq_len": 32, "batch": 8}], "model": {"max_posi
 DISTILLED = {"kind": "distilled", "objective": {"kind": "mlm"}, "teacher": "t", "losses": {"soft": {"kind": "logits"}}}
 RECORDS = TEXT | {"tasks": {"rte": {"objective": {"kind": "classification"}, "examples": {
     "kind": "labeled_text", "train": "a/train.tsv", "heldout": "a/dev.tsv"}}}}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharp(OBJECTIVES.class_of("bert")):
+    rho: float = 0.05
+    question = "bert"
+
+
+@dataclasses.dataclass(frozen=True)
+class Heir(Sharp):
+    """It may have changed what its metrics mean, and has not said that they are the same."""
 
 
 def task(base, metric, changes=(), store="a"):
@@ -54,6 +67,19 @@ def test_another_question(name, value):
         changes = {name: value}
     last = name.split(".")[-1]
     assert any(last in line for line in task(TEXT, "mlm_loss").changes(task(TEXT, "mlm_loss", changes, store="b")))
+
+
+def test_an_own_objective_answers_the_question_that_it_declares():
+    def own(metric, kind="Sharp", **changes):
+        settings = {"kind": f"{__name__}:{kind}", "rho": 0.05, **changes}
+        return task(TEXT, metric, {f"tasks.bert.objective.{name}": value for name, value in settings.items()})
+
+    for metric in ("mlm_loss", "nsp_accuracy"):
+        assert task(TEXT, metric).changes(own(metric)) == own(metric).changes(own(metric, rho=0.1)) == []
+        [change] = task(TEXT, metric).changes(own(metric, **{"masking.rate": 0.4}))
+        assert change == "objective.masking.rate: 0.15 -> 0.4"
+        assert any(f"{__name__}:Heir" in change for change in task(TEXT, metric).changes(own(metric, "Heir")))
+    assert own("bag_loss").changes(own("bag_loss", rho=0.1)) == ["objective.rho: 0.05 -> 0.1"], "a metric of its own"
 
 
 def test_what_is_measured_against_a_teacher_depends_on_the_teacher():
