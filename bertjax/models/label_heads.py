@@ -1,6 +1,8 @@
 """Heads that predict labels: of examples or tokens in fine-tuning, and of replaced tokens in ELECTRA."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,10 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.heads import transformed
 from bertjax.models.layers import Dense, activation
 from bertjax.models.model import HeadSpec
+from bertjax.runtime.errors import UserError, shorten
+
+# The last layer of a head that has several.
+_LAST = "classifier"
 
 
 def label_head(config: EncoderConfig, outputs: int, on_tokens: bool = False) -> HeadSpec:
@@ -21,6 +27,28 @@ def label_head(config: EncoderConfig, outputs: int, on_tokens: bool = False) -> 
     if (kind := config.block.token_head if on_tokens else config.block.example_head) is not None:
         return HeadSpec(kind, {"features": outputs})
     return HeadSpec(Dense, {"features": outputs, "dtype": "float32"})
+
+
+def with_outputs(head: Mapping[str, Any], places: Sequence[int] | None) -> dict[str, Any]:
+    """Return the parameters of a head with its outputs in another order; layers before the last have no outputs.
+
+    Args:
+      head: parameters of one layer, or of several layers by name.
+      places: for each output, its place in `head`; None leaves the last layer out.
+
+    Raises:
+      UserError: none of several layers is known as the last one.
+    """
+    if _LAST in head:
+        return {**head, _LAST: with_outputs(head[_LAST], places)}
+    if places is None:
+        return {}
+    if any(isinstance(leaf, Mapping) for leaf in head.values()):
+        raise UserError(
+            f"the head's outputs cannot be matched with classes: of its layers {shorten(list(head))} none has the name "
+            f"of a last layer; call the last one {_LAST!r}"
+        )
+    return {name: leaf[..., list(places)] for name, leaf in head.items()}
 
 
 class LabelHead(nn.Module):
@@ -41,7 +69,7 @@ class LabelHead(nn.Module):
         execution = dataclasses.replace(self.config.execution, dtype="float32")
         config = dataclasses.replace(self.config, execution=execution)
         hidden = transformed(config, config.width, states)
-        return Dense(config, self.features, stddev=config.width**-0.5, name="classifier")(hidden)
+        return Dense(config, self.features, stddev=config.width**-0.5, name=_LAST)(hidden)
 
 
 class HiddenLayerHead(nn.Module):
@@ -59,7 +87,7 @@ class HiddenLayerHead(nn.Module):
         """Map states [..., D] to float32 logits [..., features]."""
         transform = Dense(self.config, self.config.width, dtype="float32", name="transform")
         hidden = activation(self.config)(transform(states))
-        return Dense(self.config, self.features, dtype="float32", name="classifier")(hidden)
+        return Dense(self.config, self.features, dtype="float32", name=_LAST)(hidden)
 
 
 class DetectionHead(nn.Module):
@@ -73,4 +101,4 @@ class DetectionHead(nn.Module):
         # This hidden layer follows the published code (google-research/electra).
         transform = Dense(self.config, self.config.width, self.config.block.has_biases, name="transform")
         transformed_BTD = activation(self.config)(transform(hidden_BTD))
-        return Dense(self.config, 1, name="classifier")(transformed_BTD)[..., 0].astype(jnp.float32)
+        return Dense(self.config, 1, name=_LAST)(transformed_BTD)[..., 0].astype(jnp.float32)

@@ -6,12 +6,13 @@ weights by shape would then assign outputs to the wrong classes.
 
 import logging
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax.config.config import Config
 from bertjax.data.labeled import labels
+from bertjax.models.label_heads import with_outputs
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.embeddings import EmbeddingClassification
 from bertjax.objectives.finetuning.multi_label import MultiLabel
@@ -19,8 +20,6 @@ from bertjax.objectives.finetuning.tagging import Tagging
 from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime.errors import shorten
 
-# The last layer of `bertjax.models.label_heads.LabelHead`; other heads have only one.
-_LAST_LAYER = "classifier"
 # Objectives with one head output per class; outputs are the last axis in all parameters of the last layer.
 _OUTPUT_FOR_EACH_CLASS = (Classification, EmbeddingClassification, MultiLabel, Tagging)
 
@@ -37,18 +36,19 @@ def match(params: dict, settings: Mapping[str, Any], config: Config) -> dict:
       settings: the source's configuration.
       config: the run's configuration, with resolved classes.
     """
-    tasks, has_own_heads, changed = settings.get("tasks", {}), config.has_own_heads, {}
-    flat = cast(dict[str, Any], flatten_dict(params, sep="/"))
+    tasks, has_own_heads = settings.get("tasks", {}), config.has_own_heads
+    unmatched: dict[str, Any] = params.get("heads", {})
+    heads: dict[str, Any] = unmatched
     for name, task in config.tasks.items():
         objective = unwrapped(task.objective)
         if not isinstance(objective, _OUTPUT_FOR_EACH_CLASS):
             continue
-        head = f"heads/{name}/{objective.term}" if has_own_heads else f"heads/{objective.term}"
-        leaves = _leaves_in(flat, f"{head}/{_LAST_LAYER}/") or _leaves_in(flat, f"{head}/")
+        term, of_task = objective.term, heads.get(name, {}) if has_own_heads else heads
+        head = f"heads/{name}/{term}" if has_own_heads else f"heads/{term}"
         # With a single task its name does not matter: the source may have called it differently.
         source = tasks.get(name, {}) if has_own_heads else next(iter(tasks.values()), {})
         theirs, ours = tuple(source.get("objective", {}).get("classes", ())), objective.classes
-        if not leaves or theirs == ours:  # the same names in the same order: the weights fit as they are
+        if term not in of_task or theirs == ours:  # the same names in the same order: the weights fit as they are
             continue
         index = labels.places_of(ours, theirs)
         if index is None:
@@ -61,13 +61,8 @@ def match(params: dict, settings: Mapping[str, Any], config: Config) -> dict:
                 "init_from=%s has the classes of %s as %s: its outputs are put into the order of the run, %s",
                 *(config.init_from, head, shorten(theirs, 8), shorten(ours, 8)),
             )
-        changed |= {path: None if index is None else flat[path][..., index] for path in leaves}
-    if not changed:
+        of_task = {**of_task, term: with_outputs(of_task[term], index)}
+        heads = {**heads, name: of_task} if has_own_heads else of_task
+    if heads is unmatched:
         return params
-    return unflatten_dict({path: leaf for path, leaf in (flat | changed).items() if leaf is not None}, sep="/")
-
-
-def _leaves_in(flat: Mapping[str, Any], place: str) -> list[str]:
-    """Return the paths of the arrays at a place; none if it has deeper ones."""
-    paths = [path for path in flat if path.startswith(place)]
-    return [] if any("/" in path.removeprefix(place) for path in paths) else paths
+    return unflatten_dict(flatten_dict({**params, "heads": heads}))  # without layers that are left out

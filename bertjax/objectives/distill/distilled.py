@@ -17,6 +17,7 @@ import jax
 from bertjax.models import mixing
 from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import FlopsPart, head_products
+from bertjax.models.label_heads import with_outputs
 from bertjax.models.model import HeadSpec, Model
 from bertjax.models.taps import HIDDEN
 from bertjax.objectives.base import Arrays, Objective
@@ -152,7 +153,7 @@ class Distilled(Taught):
             # Published classifiers order their classes as they like, and runs sort them.
             places, term = teacher.outputs_of(self.classes), self.objective.term
             if places != sorted(places):
-                heads[term] = {leaf: array[..., places] for leaf, array in heads[term].items()}
+                heads[term] = with_outputs(heads[term], places)
         return {"teacher": {"encoder": teacher.params["encoder"], "heads": heads}}
 
     def flops_parts(self, config):

@@ -323,13 +323,16 @@ def test_the_teacher_keeps_how_its_head_reads_hidden_states():
         objective.bind_teacher(other).frozen_params(ENCODER)
 
 
+@pytest.mark.parametrize("block", [{}, batches.LOCAL, batches.GROUPED], ids=["bert", "modern", "llama"])
 @pytest.mark.parametrize("kind", ["classification", "mix", "tagging"])
-def test_the_classes_of_a_teacher_are_matched_by_name(kind):
+def test_the_classes_of_a_teacher_are_matched_by_name(kind, block):
     """A published teacher has its classes in an order and a spelling of its own: the loss is the same."""
-    objective = bound(OBJECTIVES[kind], {"soft": SoftLogits()})
+    objective = bound(OBJECTIVES[kind], {"soft": SoftLogits()}, dataclasses.replace(ENCODER, layers=4, **block))
     params = batches.filled(batches.param_shapes(objective, ENCODER, BATCH_OF_MODEL | FEATURES), scale=0.2)
     teacher, order = objective.bound_teacher, np.roll(np.arange(len(objective.classes)), 1)
-    head = {name: leaf[..., order] for name, leaf in teacher.params["heads"][objective.objective.term].items()}
+    head = teacher.params["heads"][objective.objective.term]
+    last = {name: leaf[..., order] for name, leaf in head.get("classifier", head).items()}
+    head = {**head, "classifier": last} if "classifier" in head else last
     other = dataclasses.replace(
         teacher,
         params=teacher.params | {"heads": teacher.params["heads"] | {objective.objective.term: head}},
