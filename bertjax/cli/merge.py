@@ -7,6 +7,7 @@ examples:
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,9 +16,12 @@ from flax.traverse_util import flatten_dict
 from bertjax.config import export, private_paths
 from bertjax.config.export import Export
 from bertjax.config.opening import SavedModel, split_name
+from bertjax.inference.base import config_of
+from bertjax.objectives import OBJECTIVES
+from bertjax.objectives.finetuning.base import OF_HEAD
 from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.command_line import command
-from bertjax.runtime.errors import UserError, say, shorten
+from bertjax.runtime.errors import Untrusted, UserError, say, shorten
 
 
 def run(sources: Sequence[str | os.PathLike], target: str | os.PathLike) -> Export:
@@ -48,8 +52,9 @@ def run(sources: Sequence[str | os.PathLike], target: str | os.PathLike) -> Expo
         params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model.params)
         total = params if total is None else jax.tree.map(np.add, total, params)
     mean = jax.tree.map(lambda leaf, old: (leaf / len(names)).astype(np.asarray(old).dtype), total, model.params)
-    # Scores of one of them must not pass for scores of their mean.
-    merged = model._replace(params=mean, numbers={"merged_from": [private_paths.base_name(name) for name in names]})
+    # Scores of one of them, and what was tuned for it, must not pass for those of their mean.
+    numbers = {"merged_from": [private_paths.base_name(name) for name in names]}
+    merged = model._replace(settings=_untuned(model), params=mean, numbers=numbers)
     with storage.whole_folder(target) as draft:
         export.write(draft, merged)
     return merged
@@ -68,6 +73,28 @@ def _check_alike(first_name: str, first: Export, name: str, model: Export) -> No
     )
     if differing := [path for path in {**shapes, **others} if shapes.get(path) != others.get(path)]:
         raise UserError(f"{both} have different heads ({shorten(differing)}); name models of one task")
+    # Heads of one shape may still read other states, or have other classes in the same place.
+    for of_first, of_model in zip(first.settings["tasks"].values(), model.settings["tasks"].values()):
+        for setting in sorted({"classes", *OBJECTIVES.marked(OF_HEAD)}):
+            one, other = (task["objective"].get(setting) for task in (of_first, of_model))
+            if one != other:
+                raise UserError(
+                    f"{both} differ in objective.{setting} ({str(one):.60}, {str(other):.60}), so that a mean of their "
+                    "heads has no meaning; name models of one task, with the same classes in the same order"
+                )
+
+
+def _untuned(model: Export) -> dict[str, Any]:
+    """Return a model's settings without those that an evaluation tuned, such as a temperature."""
+    settings, tasks = model.settings, {}
+    try:
+        objectives = {name: task.objective for name, task in config_of(model).tasks.items()}
+    except Untrusted:  # a class of the user's, whose code is not run for a mean of numbers
+        return settings
+    for name, objective in objectives.items():
+        own = settings["tasks"][name]
+        tasks[name] = own | {"objective": own["objective"] | dict.fromkeys(objective.traits.tuned_settings)}
+    return settings | {"tasks": tasks}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.cli import predict
+from bertjax.cli import merge, predict
 from bertjax.config import export
 from bertjax.config.config import from_dict, to_dict
 from bertjax.inference.ensemble import Ensemble
@@ -150,3 +150,17 @@ def test_models_that_do_not_belong_together_are_refused(model, classifier, tmp_p
     call = [str(tmp_path / "plain"), f"--with={tmp_path / 'plain'}", "--do=embed", "--platform=cpu", "abc"]
     assert command_line.exit_code_of(lambda: predict.main(call)) == 2
     assert "averages predictions of fine-tuned models, not --do=embed; remove it" in capsys.readouterr().err
+
+
+def test_the_mean_of_models_has_one_meaning_per_output_and_nothing_tuned_for_one_of_them(model, tmp_path):
+    own = {"kind": "classification", "classes": ["bad", "good"], "temperature": 2.0, "precision": 0.9, "threshold": 0.5}
+    others = {"temperature": 3.0, "classes": ["good", "bad"], "pooling": "mean"}
+    export.write(tmp_path / "one", fine_tuned(model, own))
+    for name, value in others.items():
+        export.write(tmp_path / name, fine_tuned(model, own | {name: value}))
+    for name in ("classes", "pooling"):
+        with pytest.raises(UserError, match=f"one and .*{name} differ in objective.{name} .*name models of one task"):
+            merge.run([tmp_path / "one", tmp_path / name], tmp_path / "mean")
+    merged = merge.run([tmp_path / "one", tmp_path / "temperature"], tmp_path / "mean")
+    objective = merged.settings["tasks"]["task"]["objective"]
+    assert (objective["temperature"], objective["threshold"], objective["precision"]) == (None, None, 0.9)

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import jax
 
-from bertjax.objectives.finetuning.base import ExampleObjective, correlations, without_location
+from bertjax.objectives.finetuning.base import OF_HEAD, ExampleObjective, correlations, without_location
 from bertjax.objectives.losses import squared_error
 from bertjax.objectives.outputs import Output
 from bertjax.runtime.setting import setting
@@ -22,7 +22,7 @@ class Regression(ExampleObjective):
       activation: function from logit to number: `identity`, or `sigmoid` for numbers between 0 and 1.
     """
 
-    activation: str = setting("identity", kw_only=True, choices=ACTIVATIONS)
+    activation: str = setting("identity", kw_only=True, metadata=OF_HEAD, choices=ACTIVATIONS)
     term: ClassVar[str] = "regression"
     num_outputs: ClassVar[int] = 1
     best_metric: ClassVar[str] = "spearman"
