@@ -59,4 +59,5 @@ def part(params: dict) -> dict:
 
 
 def _with_word(encoder: dict, word_VE: Any) -> dict:
-    return encoder | {"embeddings": encoder["embeddings"] | {"word": word_VE}}
+    # A generator without tables of its own has no embeddings: flat params have no empty dicts.
+    return encoder | {"embeddings": encoder.get("embeddings", {}) | {"word": word_VE}}

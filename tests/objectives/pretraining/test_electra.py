@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax.traverse_util import flatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax.models.bert import BertBlock
 from bertjax.models.disentangled_embeddings import part
@@ -96,8 +96,10 @@ def test_disentangled_the_discriminator_trains_only_its_difference_to_the_words_
     assert "generator/encoder/embeddings/position" in reached  # only words are shared
 
 
-def test_an_exported_encoder_has_the_sum_from_which_training_continues():
-    trained = batches.filled(batches.param_shapes(GDES, batches.ENCODER))
+@pytest.mark.parametrize("tables", [{}, batches.GROUPED], ids=["bert", "words"])
+def test_an_exported_encoder_has_the_sum_from_which_training_continues(tables):
+    trained = batches.filled(batches.param_shapes(GDES, dataclasses.replace(batches.ENCODER, **tables)))
+    trained = unflatten_dict(flatten_dict(trained))  # as a run does, without the empty dicts
     exported = jax.tree.map(np.asarray, ModelParams()(trained, 0))
     word_VE, delta_VE = (tree["encoder"]["embeddings"]["word"] for tree in (trained, trained["delta"]))
     np.testing.assert_array_equal(exported["encoder"]["embeddings"]["word"], word_VE + delta_VE)
