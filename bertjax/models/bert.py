@@ -15,7 +15,7 @@ from bertjax.models.blocks.base import Block, Products, check_has_positions, che
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.dropout import dropout, split
-from bertjax.models.embeddings import EmbeddingLayer, Embeddings, rows
+from bertjax.models.embeddings import EmbeddingLayer, Embeddings, check_ids, rows
 from bertjax.models.execution import kept
 from bertjax.models.fixed import FIXED_PATTERNS
 from bertjax.models.layers import Activation, Dense, activation, normalization
@@ -51,8 +51,10 @@ class BertEmbeddingLayer(EmbeddingLayer):
         config, tables = self.config, self.config.embeddings
         summed_BTE = self.words(tokens_BT, examples_BT)
         if tables.has_position_table:
+            check_ids("positions_BT", positions_BT, config.max_positions)
             summed_BTE += rows(self.position, positions_BT + tables.position_offset)
         if tables.segments:
+            check_ids("segments_BT", segments_BT, tables.segments)
             summed_BTE += rows(self.segment, segments_BT)
         if tables.task_types:
             summed_BTE += self.task[config.execution.task_type]

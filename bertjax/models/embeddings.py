@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
 from bertjax.config.registry import Kind, Union
@@ -77,6 +78,18 @@ class EmbeddingLayer(nn.Module):
     ) -> jax.Array:
         """Return [B, T, C], C as `Embeddings.output_width`; `key` None disables dropout."""
         raise TypeError(f"{type(self).__name__} has no __call__()")
+
+
+def check_ids(name: str, ids_BT: Any, size: int) -> None:
+    """Raise ValueError unless all ids have a row in a table, if their values are known, as they are not under `jit`.
+
+    JAX reads the last row for an id beyond the table, which gives plausible states for the tokens of another model.
+    """
+    if isinstance(ids_BT, jax.core.Tracer) or not getattr(ids_BT, "is_fully_addressable", True):
+        return
+    ids_BT = np.asarray(ids_BT)
+    if (outside := ids_BT[(ids_BT < 0) | (ids_BT >= size)]).size:
+        raise ValueError(f"{name} has {outside[0]}, and the model has rows 0 to {size - 1} of these; correct it")
 
 
 def rows(table_NE: jax.Array, indices_BT: jax.Array) -> jax.Array:

@@ -15,6 +15,7 @@ from bertjax.models.compensation import CompensatedStreams
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL, ranks_of
 from bertjax.models.dropout import split
+from bertjax.models.embeddings import check_ids
 from bertjax.models.execution import POLICIES, save_all_but_gathered
 from bertjax.models.kernels import PLAIN, implementation_at
 from bertjax.models.layers import Dense, normalization, pooler_activation
@@ -177,6 +178,7 @@ class Encoder(nn.Module):
 
     def _embed(self, *inputs: jax.Array | None) -> jax.Array:
         """Return the states before the first layer, from what `embeddings` reads."""
+        check_ids("tokens_BT", inputs[0], self.config.vocab_size)
         embedded = self.embeddings(*inputs)
         return self.projection(embedded) if self.config.has_projection else embedded
 

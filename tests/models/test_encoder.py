@@ -79,6 +79,23 @@ def test_tokens_of_the_padding_are_never_seen(params, batch):
     assert np.abs(plain.hidden[~real_BT] - altered.hidden[~real_BT]).max() > 0.1
 
 
+@pytest.mark.parametrize("asarray", [np.asarray, jnp.asarray])
+@pytest.mark.parametrize("name, bad", [("tokens_BT", 100), ("tokens_BT", -1), ("positions_BT", 16), ("segments_BT", 2)])
+def test_ids_without_a_row_are_refused_if_they_are_known(params, batch, name, bad, asarray):
+    ids_BT = asarray(np.where(np.arange(16) == 3, bad, batch[name]))
+    inputs = [(batch | {name: ids_BT})[each] for each in CORE]
+    with pytest.raises(ValueError, match=f"^{name} has {bad}, and the model has rows 0 to [0-9]+ of these"):
+        Encoder(CONFIG).apply({"params": params}, *inputs)
+    assert jnp.isfinite(encode(params, batch | {name: ids_BT}).hidden).all(), "traced values are unknown"
+
+
+def test_keys_of_both_styles_are_read(params, batch):
+    config = dataclasses.replace(CONFIG, dropout=0.1)
+    for split in (lambda key: key, lambda key: jax.random.split(key, 3)):
+        old, new = (encode(params, batch, config, key=split(make(7))) for make in (jax.random.PRNGKey, jax.random.key))
+        np.testing.assert_array_equal(old.hidden, new.hidden)
+
+
 def test_bfloat16_is_for_activations_only(params, batch):
     config = dataclasses.replace(CONFIG, execution=Execution(dtype="bfloat16"))
     assert {leaf.dtype for leaf in jax.tree.leaves(fresh(config))} == {jnp.dtype("float32")}
