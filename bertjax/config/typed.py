@@ -4,7 +4,6 @@ import ast
 import dataclasses
 import difflib
 import re
-import sys
 import types
 import typing
 from collections.abc import Collection, Mapping
@@ -12,6 +11,7 @@ from typing import Any, cast
 
 from bertjax.config.registry import Choice
 from bertjax.runtime.errors import UserError, quoted
+from bertjax.runtime.setting import Allowed
 
 # {declared field type: its classes}
 Unions = Mapping[type, Choice]
@@ -75,9 +75,7 @@ def build(expected: Any, value: Any, path: str, unions: Unions, default: Any = N
 
 
 def _finite(path: str, value: int | float) -> float:
-    # Not a number fails the comparison. Python's integers are unbounded, floats are not.
-    if not abs(value) <= sys.float_info.max:
-        raise UserError(f"{path}={str(value)[:20]} is not a finite number; correct it")
+    Allowed().check(path, value)
     return float(value)
 
 

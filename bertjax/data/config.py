@@ -1,7 +1,6 @@
 """Settings of the data, as frozen dataclasses that validate themselves."""
 
 import dataclasses
-import math
 import re
 
 from bertjax.config.private_paths import CACHE_DIR, STORE
@@ -35,7 +34,7 @@ class SourceConfig:
 
     corpus: str = setting("", metadata=PLACE)
     text_field: str = "text"
-    weight: float = setting(1.0, above=0, below=math.inf, metadata=TRAINING_ONLY)
+    weight: float = setting(1.0, above=0, metadata=TRAINING_ONLY)
     token_share: float = setting(0.0, above=0, most=1, metadata=TRAINING_ONLY)
     group_field: str = ""
 

@@ -4,6 +4,7 @@ A range or a list of choices stands beside the default of a field, and every ref
 """
 
 import dataclasses
+import sys
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -21,7 +22,7 @@ _NONE: Mapping[str, Any] = {}
 
 @dataclasses.dataclass(frozen=True)
 class Allowed:
-    """The values that a setting takes, beside its default. Not a number fails every bound.
+    """The values that a setting takes, beside its default. A number is always finite.
 
     Attributes:
       least: smallest value; None for no bound.
@@ -54,6 +55,9 @@ class Allowed:
                 known = ", ".join(each or "''" for each in self.choices)
                 raise UserError(f"{name}={value!r}{of} is unknown; choose one of {known}")
             return
+        # Not a number fails the comparison. Python's integers are unbounded, floats are not.
+        if isinstance(value, int | float) and not abs(value) <= sys.float_info.max:
+            raise UserError(f"{name}={value!s:.20}{of} is not a finite number; correct it")
         lower = (self.least is None or value >= self.least) and (self.above is None or value > self.above)
         upper = (self.most is None or value <= self.most) and (self.below is None or value < self.below)
         if not (lower and upper):
@@ -69,6 +73,9 @@ class Allowed:
         return "be " + " and ".join(f"{words} {bound}" for words, bound in bounds.items() if bound is not None)
 
 
+_ANY = Allowed()
+
+
 def setting(default: Any, *, kw_only: bool = False, metadata: Mapping[str, Any] = _NONE, **allowed: Any) -> Any:
     """Return a field of a dataclass, with a default and what `Allowed` takes."""
     return dataclasses.field(default=default, kw_only=kw_only, metadata={**metadata, "allowed": Allowed(**allowed)})
@@ -78,7 +85,7 @@ def check(settings: Any, path: str = "", of: str = "") -> None:
     """Raise UserError unless all fields of a dataclass have values that they allow, their defaults, or None.
 
     None is a value that something else decides, where a type has it. Of a list, every entry is checked. A field that
-    has another default in a subclass keeps its bounds.
+    has another default in a subclass keeps its bounds. Numbers of fields without bounds are finite.
 
     Args:
       settings: an instance whose fields are made by `setting`.
@@ -87,14 +94,16 @@ def check(settings: Any, path: str = "", of: str = "") -> None:
     """
     of_fields = _metadata(type(settings))
     for field in dataclasses.fields(settings):
-        allowed, value = of_fields[field.name].get("allowed"), getattr(settings, field.name)
-        if allowed is None or value == field.default or (value is None and not allowed.choices):
+        allowed, value = of_fields[field.name].get("allowed", _ANY), getattr(settings, field.name)
+        if value == field.default or (value is None and not allowed.choices):
             continue
         name = f"{path}.{field.name}" if path else field.name
-        is_list = isinstance(field.default, tuple)
-        entries = {f"{name}.{index}": each for index, each in enumerate(value)} if is_list else {name: value}
-        for entry, each in entries.items():
-            allowed.check(entry, each, of)
+        several = enumerate(value) if isinstance(field.default, tuple) else ()
+        several = value.items() if isinstance(value, dict) else several
+        for entry, each in several:
+            allowed.check(f"{name}.{entry}", each, of)
+        if not several:
+            allowed.check(name, value, of)
         if allowed.needs and not getattr(settings, allowed.needs):
             needed = f"{path}.{allowed.needs}" if path else allowed.needs
             remedy = "set both, or leave it out" + (f"; {allowed.hint}" if allowed.hint else "")

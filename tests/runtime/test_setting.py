@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import math
 import typing
 from collections.abc import Iterator
 
@@ -22,7 +23,7 @@ def classes(kind: type) -> Iterator[type]:
     """Yield the dataclasses of settings below one of them, and all members of unions."""
     yield kind
     for hint in typing.get_type_hints(kind).values():
-        for part in (hint, *typing.get_args(hint)):
+        for part in (hint, *typing.get_args(hint)) if typing.get_origin(hint) is not typing.ClassVar else ():
             if dataclasses.is_dataclass(part) and part.__module__.startswith("bertjax") and part is not kind:
                 yield from classes(part)
     if kind is Config:
@@ -41,10 +42,13 @@ def beyond(allowed: Allowed, default: object) -> Iterator[object]:
 
 def cases() -> Iterator[tuple[type, str, object]]:
     for kind in filter(lambda kind: not inspect.isabstract(kind), dict.fromkeys(classes(Config))):
-        for field in dataclasses.fields(kind):
-            if allowed := field.metadata.get("allowed"):
-                for value in beyond(allowed, field.default):
-                    yield kind, field.name, (value,) if isinstance(field.default, tuple) else value
+        hints = typing.get_type_hints(kind)
+        for field in filter(lambda field: field.init, dataclasses.fields(kind)):
+            values = [*beyond(field.metadata.get("allowed", Allowed()), field.default)]
+            values += [math.nan, math.inf] * (float in (hints[field.name], *typing.get_args(hints[field.name])))
+            for value in values:
+                as_list = (value,) if isinstance(field.default, tuple) else value
+                yield kind, field.name, {"words": value} if typing.get_origin(hints[field.name]) is dict else as_list
 
 
 def use(settings: object) -> None:
@@ -69,7 +73,7 @@ def test_every_bound_of_every_setting_is_checked(kind, name, value):
     required = {field.name: REQUIRED[field.name] for field in dataclasses.fields(kind) if field.name in REQUIRED}
     if "objective" in {field.name for field in dataclasses.fields(kind)} and kind is not Config:
         required["objective"] = CONFIG_UNIONS[0].class_of("mlm")()
-    with pytest.raises(UserError, match=rf"\b{name}(\.0)?={value[0] if isinstance(value, tuple) else ''}"):
+    with pytest.raises(UserError, match=rf"\b{name}(\.0|\.words)?={value[0] if isinstance(value, tuple) else ''}"):
         use(kind(**required | {name: value}))
 
 
