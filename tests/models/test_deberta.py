@@ -51,6 +51,8 @@ def test_attention_is_that_of_the_formula():
         [(x @ layer[name]["kernel"] + layer[name]["bias"]).reshape(len(x), 2, 8) for x in (words_TD, table_SD)]
         for name in ("query", "key")
     )
+    # As relations of a teacher read them: only their products are scaled.
+    np.testing.assert_allclose(state["captured"]["queries"][0][0], query_THC, rtol=1e-3, atol=1e-5)
     expected_HTT = np.zeros((2, 16, 16))
     for head, i, j in np.ndindex(expected_HTT.shape):
         place = np.clip(bucket_of(np.array(i - j), 4, 10) + 4, 0, 7)

@@ -54,6 +54,7 @@ class Block(Kind, abc.ABC):
       norm: makes a norm of layers or embeddings from the config and `name`; None for layer norms.
       has_biases: whether dense layers and norms below the heads have biases.
       has_attention_biases: whether attention's dense layers have biases.
+      has_attention_terms: whether attention adds terms of its own to the products of queries and keys.
       has_final_norm: whether the encoder has a norm after the last layer.
       has_pooler: whether a dense layer pools the state of [CLS] for heads on whole examples (Devlin et al., 2019).
       example_head, token_head: classes of heads that predict labels of examples or tokens, see
@@ -75,6 +76,7 @@ class Block(Kind, abc.ABC):
     norm: ClassVar[Callable[..., nn.Module] | None] = None
     has_biases: ClassVar[bool] = True
     has_attention_biases: ClassVar[bool] = True
+    has_attention_terms: ClassVar[bool] = False
     has_final_norm: ClassVar[bool] = False
     has_pooler: ClassVar[bool] = True
     example_head: ClassVar[type[nn.Module] | None] = None

@@ -33,6 +33,9 @@ from bertjax.models.visibility import Queries, Visibility
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting
 
+# Weight of each of the three terms.
+_SHARE = 3**-0.5
+
 
 @dataclasses.dataclass(frozen=True)
 class DebertaBlock(Block):
@@ -49,6 +52,8 @@ class DebertaBlock(Block):
     kind: str = dataclasses.field(init=False, default="deberta")
     buckets: int = setting(256, least=2)
     max_distance: int = 512
+
+    has_attention_terms = True
 
     def check(self, config):
         check_heads(config)
@@ -140,6 +145,10 @@ class DisentangledAttention(SelfAttention):
             return super().projected(name, states, heads)
         return getattr(self, name)(states).reshape(*states.shape[:-1], heads, -1)
 
+    def attend(self, inputs):
+        # Three terms, so logits are divided by sqrt(3 C). Attention itself divides by sqrt(C).
+        return super().attend(inputs._replace(query_BQHD=inputs.query_BQHD * _SHARE))
+
 
 class DistanceTerms(NamedTuple):
     """Projected distances of one layer, as `bertjax.models.attention.Positions` describes.
@@ -161,19 +170,17 @@ class DistanceTerms(NamedTuple):
         columns_BQ: jax.Array | None,
         tokens: int,
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return scaled queries, the keys, and the sum of both terms with distances."""
+        """Return queries and keys as they are, and the sum of both terms with distances."""
         options = {"precision": precision_of(key_BTHD.dtype), "preferred_element_type": jnp.float32}
-        # Three terms, so logits are divided by sqrt(3 C). Attention itself divides by sqrt(C).
-        query_BQHD, channels = query_BQHD * 3**-0.5, key_BTHD.shape[-1]
-        to_position = jnp.einsum("bqhd,rhd->bhqr", query_BQHD, self.key_UHD[self.rows_R], **options)
+        to_position = jnp.einsum("bqhd,rhd->bhqr", query_BQHD * _SHARE, self.key_UHD[self.rows_R], **options)
         bias_BHQT = relative_shift(to_position, columns_BQ, tokens)
         # From the side of the key, the distance i - j has the opposite sign, which is the opposite end of the rows.
         opposite_R = np.roll(self.rows_R[::-1], 1)
-        from_position = jnp.einsum("bthd,rhd->bhtr", key_BTHD * 3**-0.5, self.query_UHD[opposite_R], **options)
+        from_position = jnp.einsum("bthd,rhd->bhtr", key_BTHD * _SHARE, self.query_UHD[opposite_R], **options)
         by_key_BHQT = jnp.swapaxes(relative_shift(from_position, None, key_BTHD.shape[1]), 2, 3)
         if columns_BQ is not None:
             by_key_BHQT = jnp.take_along_axis(by_key_BHQT, columns_BQ[:, None, :, None], axis=2)
-        return query_BQHD, key_BTHD, (bias_BHQT + by_key_BHQT) * channels**-0.5
+        return query_BQHD, key_BTHD, (bias_BHQT + by_key_BHQT) * key_BTHD.shape[-1] ** -0.5
 
 
 class DebertaLayer(BertLayer):

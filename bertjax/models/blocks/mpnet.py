@@ -34,6 +34,7 @@ class MPNetBlock(Block):
     buckets: int = setting(32, least=4)
     max_distance: int = 128
 
+    has_attention_terms = True
     has_shared_heads = True
     has_compensation = True
 

@@ -24,6 +24,7 @@ class XLNetBlock(Block):
     kind: str = dataclasses.field(init=False, default="xlnet")
 
     has_attention_biases = False
+    has_attention_terms = True
     has_query_stream = True
 
     def check(self, config):

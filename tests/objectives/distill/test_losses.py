@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from bertjax.models.blocks.mpnet import MPNetBlock
 from bertjax.objectives.distill.distilled import Distilled
 from bertjax.objectives.distill.losses import Values
 from bertjax.objectives.distill.losses.attention import AttentionMaps, Relations
@@ -39,6 +40,8 @@ TEACHER = dataclasses.replace(batches.ENCODER, layers=4, width=8, heads=2)
 LEFT_TO_RIGHT = dataclasses.replace(TEACHER, direction="left_to_right")
 LSTM = dataclasses.replace(STUDENT, **batches.LSTM)
 LOCAL = dataclasses.replace(TEACHER, **batches.LOCAL)
+DEBERTA = dataclasses.replace(STUDENT, **batches.DISENTANGLED)
+MPNET = dataclasses.replace(TEACHER, block=MPNetBlock())
 
 
 def values(config, width: int = 0, heads: int = 0) -> Values:
@@ -205,6 +208,8 @@ def test_layer_maps_that_do_not_fit(settings, student, complaint):
             lambda: AttentionMaps().check(STUDENT, dataclasses.replace(TEACHER, heads=4)),
             "heads=4 and the student 2.* set kind=relations, or model.heads=4",
         ),
+        (lambda: AttentionMaps().check(STUDENT, MPNET), "the teacher has .*=mpnet, which adds terms to attention; use"),
+        (lambda: AttentionMaps().check(DEBERTA, TEACHER), "the student has .*=deberta, which adds terms to attention"),
         (lambda: AttentionMaps().check(STUDENT, LOCAL), "the teacher has model.block.global_every=2"),
         (
             lambda: HiddenStates(on="summaries").check(STUDENT, LEFT_TO_RIGHT),

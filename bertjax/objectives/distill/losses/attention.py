@@ -21,7 +21,8 @@ COMPARISONS = SCORES, PROBABILITIES = ("scores", "probabilities")
 class AttentionMaps(MappedLoss):
     """Compare attention between equally numbered heads in pairs of layers, averaged over pairs and heads.
 
-    Maps are recomputed from queries and keys, so this works with every attention implementation.
+    Maps are recomputed from queries and keys, so this works with every attention implementation. Blocks whose maps
+    have other terms too are refused.
 
     Attributes:
       compare: `scores`, mean squared difference of pre-softmax scores over the example's tokens (Jiao et al., 2020,
@@ -42,6 +43,7 @@ class AttentionMaps(MappedLoss):
         # Maps are computed from queries and keys only.
         more = {
             "fixed heads": config.block.fixed_heads,
+            f"model.block.kind={config.block.kind}, which adds terms to attention": config.block.has_attention_terms,
             f"model.block.global_every={config.block.global_every}": config.block.global_every > 1,
             f"model.direction={config.direction}": config.direction != BIDIRECTIONAL,
         }
