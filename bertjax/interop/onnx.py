@@ -64,7 +64,7 @@ def write(path: Path, export: Export) -> list[str]:
             f"the model has model.direction={export.encoder.direction}, and only {BIDIRECTIONAL} models become ONNX; "
             "convert it to a folder of transformers"
         )
-    export, notes = task_heads.with_temperature(families.with_published_ids(export))
+    export, notes = as_written(export)
     reading = reading_of(export)
     # Beside the target, so that the file can be moved into place in one step.
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".onnx-") as folder:
@@ -78,6 +78,11 @@ def write(path: Path, export: Export) -> list[str]:
         publish(draft, path)
     checked = f"checked: onnxruntime and bertjax differ by {difference:.1e}"
     return [f"outputs: {', '.join(reading.outputs)}", checked, *notes, *huggingface.activation_notes(export.encoder)]
+
+
+def as_written(export: Export) -> tuple[Export, list[str]]:
+    """Return the model that a file computes, with the ids of its family and its temperature in the head, and notes."""
+    return task_heads.with_temperature(families.with_published_ids(export))
 
 
 def check_place(path: Path) -> None:

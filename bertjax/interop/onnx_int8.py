@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from bertjax.config.export import Export
-from bertjax.interop import onnx, task_heads
+from bertjax.interop import onnx
 from bertjax.interop.outputs import reading_of
 from bertjax.runtime.errors import RunFailed
 
@@ -47,14 +47,14 @@ def write(
     """
     onnx.check_installed()
     onnx.check_place(path)
-    calibrated, _ = task_heads.with_temperature(export)
-    reading = reading_of(calibrated)
+    written, _ = onnx.as_written(export)
+    reading = reading_of(written)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".onnx-") as folder:
         whole, draft = Path(folder) / "float" / path.name, Path(folder) / path.name
         whole.parent.mkdir()
         outputs, checked, *notes = onnx.write(whole, export)
         _quantize(whole, draft, reduce_range)
-        error = onnx.largest(_error(*both) for both in onnx.outputs_and_ours(draft, calibrated, reading))
+        error = onnx.largest(_error(*both) for both in onnx.outputs_and_ours(draft, written, reading))
         if not error <= TOLERANCE:
             raise RunFailed(
                 f"onnxruntime in int8 and bertjax differ by {error:.0%} of the outputs in {path}; it was not written"
