@@ -123,7 +123,11 @@ def test_settings_that_tokenizer_json_cannot_express_are_refused(trained):
 def test_a_vocab_txt_is_read_with_its_settings(trained, tmp_path):
     wordpiece = trained["wordpiece", "nfc"]
     (tmp_path / "vocab.txt").write_text("".join(wordpiece.piece(i) + "\n" for i in range(wordpiece.vocab_size)))
-    assert tokenizers.read(tmp_path)[0].encode(["THE"]) == wordpiece.encode(["the"])
+    read = tokenizers.read(tmp_path)[0]
+    assert read.encode(["THE"]) == wordpiece.encode(["the"])
+    lines = (tmp_path / "vocab.txt").read_text()
+    (tmp_path / "vocab.txt").write_text("\ufeff" + lines.replace("\n", " \n"), encoding="utf-8")
+    assert tokenizers.read(tmp_path)[0] == read, "as an editor or a table may save it"
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     assert tokenizers.read(tmp_path)[0].encode(["THE"]) == wordpiece.encode(["THE"])
     (tmp_path / "tokenizer_config.json").write_text('{"strip_accents": false}')

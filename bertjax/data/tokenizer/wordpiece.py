@@ -5,7 +5,7 @@ character outside the vocabulary, or with more than 100 characters, becomes one 
 """
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from bertjax.data.tokenizer import tokenizer_json, tokenizers_library
@@ -65,21 +65,26 @@ def from_vocab(path: Path, lowercase: bool) -> HuggingFaceTokenizer:
     """
     refused = f"data.tokenizer.model={str(path)!r}"
     try:
-        description = describe_vocab(path, lowercase)
+        description = describe_vocab(path, lowercase, {})
     except (OSError, ValueError) as error:
         raise UserError(f"{refused} is not a readable vocab.txt ({error}); name another") from None
     return tokenizers_library.checked(HuggingFaceTokenizer(description), refused)
 
 
-def describe_vocab(path: Path, lowercase: bool) -> bytes:
+def describe_vocab(path: Path, lowercase: bool, roles: Mapping[str, str]) -> bytes:
     """Build the `tokenizer.json` for a `vocab.txt`, see `from_vocab`.
+
+    Args:
+      roles: {name of a symbol in BERT: its piece, if it has another one}. Then its name is text, as in MPNet.
 
     Raises:
       OSError, ValueError: the file cannot be read.
     """
-    pieces = untrusted.read_text(path).removesuffix("\n").split("\n")
-    vocab = {piece: line for line, piece in enumerate(pieces)}
-    symbols = [symbol for symbol in tokenizers_library.EQUIVALENTS if symbol in vocab]
+    # Editors add a byte order mark, and tables spaces at the ends of lines; transformers 5 reads both.
+    lines = untrusted.read_text(path).removeprefix("\ufeff").removesuffix("\n").split("\n")
+    vocab = {piece.rstrip() or piece: line for line, piece in enumerate(lines)}
+    names = (name for name in tokenizers_library.EQUIVALENTS if roles.get(name, name) == name)
+    symbols = [name for name in names if name in vocab]
     return _describe(vocab, [{"type": "NFC"}, _bert(lowercase)], symbols)
 
 
