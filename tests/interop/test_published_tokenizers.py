@@ -33,6 +33,7 @@ CASES = [  # (kind, options)
 ]
 # The slow class in transformers 4 makes `tokenizer.json` of a SentencePiece file. In 5 the options are in it.
 CASES = [case for case in CASES if not IS_5 or not case[1] or case[0] in ("wordpiece", "mpnet")]
+SPELLED = ("[CLS]", "[SEP]", "[MASK]", "[PAD]", "<pad>", "<s>", "</s>", "<cls>", "<mask>", "<eod>")
 TEXTS = ["The king was old.", "She said, “No”", "No"]
 
 
@@ -50,6 +51,11 @@ def checkpoint(request, tmp_path_factory):
     if kind not in BYTES:
         theirs.save_pretrained(folder)
     return folder, theirs, kind
+
+
+def foreign(theirs) -> list[str]:
+    """Texts with symbols of other tokenizers, which are ordinary text here."""
+    return [f"the{symbol} {symbol}{symbol}" for symbol in SPELLED if symbol not in theirs.get_added_vocab()]
 
 
 def rows(tokens, first, second=None):
@@ -88,7 +94,7 @@ def test_older_files_give_the_same(checkpoint, sample, tmp_path):
         pytest.skip("published with a tokenizer.json only, or read in another way by transformers 5")
     published.write(tmp_path, kind)
     shutil.copy(folder / "tokenizer_config.json", tmp_path)
-    tokens = tokenizers.read(tmp_path).tokenizer
+    tokens, sample = tokenizers.read(tmp_path).tokenizer, foreign(theirs) + sample
     assert rows(tokens, sample, sample[::-1]) == theirs(sample, sample[::-1])["input_ids"]
     assert [getattr(tokens, f"{name}_id") for name in NAMES] == [getattr(theirs, f"{name}_token_id") for name in NAMES]
 
@@ -96,9 +102,9 @@ def test_older_files_give_the_same(checkpoint, sample, tmp_path):
 def test_spelled_symbols_are_text_and_masks_are_not(checkpoint):
     folder, theirs, kind = checkpoint
     tokens = tokenizers.read(folder).tokenizer
-    spelled = ("[CLS]", "[SEP]", "[MASK]", "[PAD]", "<pad>", "<s>", "</s>", "<cls>", "<mask>", "<eod>")
-    spelled += tuple(tokens.piece(getattr(tokens, f"{name}_id")) for name in NAMES)
+    spelled = SPELLED + tuple(tokens.piece(getattr(tokens, f"{name}_id")) for name in NAMES)
     texts = [f"{before}{symbol}{after}" for symbol in spelled for before in ("", "a ", "a") for after in ("", "b")]
+    assert tokens.encode(foreign(theirs)) == theirs(foreign(theirs), add_special_tokens=False)["input_ids"]
     assert not [ids for ids in tokens.encode(texts) if (tokens.special_ids - {tokens.unk_id}) & {*ids}]
     # Elsewhere transformers has a piece for the space before a mask.
     if kind not in ("mmbert", "mmbert_of_gemma", "eurobert") and not (IS_5 and kind == "byte_bpe"):
@@ -107,6 +113,7 @@ def test_spelled_symbols_are_text_and_masks_are_not(checkpoint):
     [masked] = tokens.encode_masked(["the [MASK]s of"])
     assert masked.count(tokens.mask_id) == 1 and masked[-1] == tokens.encode_inside(["of"])[0][-1]
     if kind in SENTENCEPIECE:
+        assert len(tokens.words("</s>")) == 1 + ("</s>" in theirs.get_vocab()), "only what is a piece is split"
         assert [tokens.piece(token) for token in masked] == ["\u2581the", theirs.mask_token, "s", "\u2581of"]
 
 

@@ -39,18 +39,23 @@ class _SpaceSigns(HuggingFaceTokenizer):
 class UnigramTokenizer(_SpaceSigns):
     """A Unigram tokenizer: the segmentation with the highest total score.
 
-    The library's vocabulary contains the special symbols, so it would match them when a text spells them out. Here such
-    a spelling is split after its first character. No other text is changed.
+    If the library's vocabulary contains a special symbol, it would match it when a text spells it out. Here such a
+    spelling is split after its first character. No other text is changed.
     """
 
     MODEL_FILE = "unigram.json"
 
     def library_description(self) -> dict[str, Any]:
         description = super().library_description()
-        unknown = description["model"]["vocab"][description["model"]["unk_id"]][0]
-        names = {unknown, *self.text_symbols, *EQUIVALENTS, *itertools.chain(*EQUIVALENTS.values())}
+        pieces = [piece for piece, _ in description["model"]["vocab"]]
+        names = {
+            pieces[description["model"]["unk_id"]],
+            *self.text_symbols,
+            *EQUIVALENTS,
+            *itertools.chain(*EQUIVALENTS.values()),
+        }
         whole = {token["content"] for token in description["added_tokens"] if not token["special"]}
-        symbols = sorted(names - whole)
+        symbols = sorted(names.intersection(pieces) - whole)
         spelled = "|".join(f"{re.escape(s[0])}(?={re.escape(s[1:])})" for s in symbols if len(s) > 1)
         own = description.get("pre_tokenizer")
         split = {"type": "Split", "pattern": {"Regex": spelled}, "behavior": "MergedWithPrevious", "invert": False}
