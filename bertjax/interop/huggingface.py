@@ -20,6 +20,7 @@ from bertjax.interop.names import ENCODER_ONLY, to_params, to_tensors
 from bertjax.models import cut, vocabulary
 from bertjax.models.blocks.llama import LlamaBlock
 from bertjax.models.config import EncoderConfig
+from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.runtime import storage, untrusted
 from bertjax.runtime.errors import UserError, quoted, shorten
 from bertjax.training.config import Stage
@@ -49,6 +50,8 @@ _TASKS = {
     PLM: ("permutation", {}),
     CLM: ("causal", {"examples": {"kind": "full_sentences"}}),
 }
+# Key of `config.json` for GPT-BERT's head, which has the tensor names of a masked-LM head.
+_PREDICTS_NEXT = "bertjax_predicts_next"
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -111,6 +114,9 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
     for term in parts & family.task_heads.keys():
         task_settings = task_heads.settings_of(export.settings, term, family.task_head(term, tokenizer))
         notes = [*notes, *task_heads.notes_of(export.settings, term)]
+    if CLM in parts and encoder.direction == BIDIRECTIONAL:
+        task_settings = {_PREDICTS_NEXT: True}
+        notes.append("a state predicts the token after it: pipelines of transformers fill masks from the wrong states")
     if not parts - {POOLER}:
         tensors = {name.removeprefix(family.root): tensor for name, tensor in tensors.items()}  # as in such a class
     # 3. Write the files. Without its config.json a folder is not a model, so a run that is killed leaves none.
@@ -235,7 +241,7 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
     if embedder.activation and not embedder.is_embedder:
         settings |= task_heads.of_cross_encoder(embedder.activation)
     family = families.of_config(settings)
-    notes = foreign_settings.notes_of_config(settings, family.settings_read)
+    notes = foreign_settings.notes_of_config(settings, {*family.settings_read, _PREDICTS_NEXT})
     term = None if encoder_only else task_heads.term_of(family.task_heads, family.stem, settings)
     has_decoder = not encoder_only and term is None
     unread = frozenset() if has_decoder else family.decoder_settings
@@ -255,6 +261,9 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
         head.check(settings)
         outputs = {term: task_heads.outputs_of(tensors, head)}
     parts = family.parts_of(encoder, tensors) if term is None else family.parts_with(term)
+    # Other classes that read this head have trained it for masked tokens since.
+    if settings.get(_PREDICTS_NEXT) and settings.get("architectures") == [family.class_of(frozenset({CLM}))]:
+        parts = frozenset({CLM}) if parts == {MLM} else parts
     # No class has only these two, but an MLM checkpoint may keep the pooler of the model it was trained from.
     if parts not in family.suffixes and parts != {POOLER, MLM}:
         known = ", ".join(sorted({family.stem + name for name in family.classes.values()}))
@@ -281,7 +290,9 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
             "examples": {"kind": "doc_sentences"},
         }
         objective, own = next((_TASKS[part] for part in _TASKS if part in parts), (MLM, masked))
-        tasks = {objective: {"objective": {"kind": objective}} | own}
+        is_gpt_bert = CLM in parts and encoder.direction == BIDIRECTIONAL
+        kinds = ("masked_next_token", "next_token") if is_gpt_bert else (objective,)
+        tasks = {kind: {"objective": {"kind": kind}} | own for kind in kinds}
         if objective == MLM and MLM in parts:
             notes.append(f"the folder names no objective: mlm on doc_sentences with masking.rate={rate} is assumed")
     else:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from flax.traverse_util import unflatten_dict
 
-from bertjax.cli import convert
-from bertjax.config import export
-from bertjax.interop import families, names, weights
+from bertjax.inference.likelihood import is_causal
+from bertjax.inference.predictor import Predictor
+from bertjax.interop import families, huggingface, names, weights
 from bertjax.models import vocabulary
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import MaskedLMHead
@@ -177,8 +177,14 @@ def test_next_tokens_of_both_directions_are_those_of_transformers(tmp_path):
     made = models.make(frozenset({"clm"}), models.trained())
     both = dataclasses.replace(made.encoder, direction="bidirectional")
     settings = made.settings | {"model": made.settings["model"] | {"direction": "bidirectional"}}
-    export.write(tmp_path / "ours", made._replace(encoder=both, settings=settings))
-    convert.run(tmp_path / "ours", tmp_path / "theirs")
+    ours = made._replace(encoder=both, settings=settings)
+    notes = huggingface.write(tmp_path / "theirs", ours)
+    assert "fill masks from the wrong states" in notes[-1]
+    again, _ = huggingface.read(tmp_path / "theirs")
+    kinds = [task["objective"]["kind"] for task in again.settings["tasks"].values()]
+    assert kinds == ["masked_next_token", "next_token"] and is_causal(again)
+    filled = [Predictor(m).fill(["the [MASK] of"]) for m in (again, ours._replace(settings=again.settings))]
+    assert filled[0] == filled[1]
     inputs = {name: tensor[:, :20] for name, tensor in parity.inputs(0, segments=2).items()}
     tokens_BT, mask_BT, segments_BT = (tensor.numpy() for tensor in inputs.values())
     params = made.params["encoder"]
