@@ -5,9 +5,9 @@ examples:
   seeds of one task:  python -m bertjax merge runs/mrpc/seed=0 runs/mrpc/seed=1 --to=runs/mrpc-soup
 """
 
+import contextlib
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -74,27 +74,22 @@ def _check_alike(first_name: str, first: Export, name: str, model: Export) -> No
     if differing := [path for path in {**shapes, **others} if shapes.get(path) != others.get(path)]:
         raise UserError(f"{both} have different heads ({shorten(differing)}); name models of one task")
     # Heads of one shape may still read other states, or have other classes in the same place.
-    for of_first, of_model in zip(first.settings["tasks"].values(), model.settings["tasks"].values()):
+    for tasks in zip(first.settings["tasks"].values(), model.settings["tasks"].values()):
         for setting in sorted({"classes", *OBJECTIVES.marked(OF_HEAD)}):
-            one, other = (task["objective"].get(setting) for task in (of_first, of_model))
+            one, other = (task["objective"].get(setting) for task in tasks)
             if one != other:
-                raise UserError(
-                    f"{both} differ in objective.{setting} ({str(one):.60}, {str(other):.60}), so that a mean of their "
-                    "heads has no meaning; name models of one task, with the same classes in the same order"
-                )
+                values = f"{one!s:.60}; {other!s:.60}"
+                raise UserError(f"{both} differ in objective.{setting} ({values}); name models of one task")
 
 
-def _untuned(model: Export) -> dict[str, Any]:
+def _untuned(model: Export) -> dict:
     """Return a model's settings without those that an evaluation tuned, such as a temperature."""
-    settings, tasks = model.settings, {}
-    try:
-        objectives = {name: task.objective for name, task in config_of(model).tasks.items()}
-    except Untrusted:  # a class of the user's, whose code is not run for a mean of numbers
-        return settings
-    for name, objective in objectives.items():
-        own = settings["tasks"][name]
-        tasks[name] = own | {"objective": own["objective"] | dict.fromkeys(objective.traits.tuned_settings)}
-    return settings | {"tasks": tasks}
+    tasks = dict(model.settings["tasks"])
+    with contextlib.suppress(Untrusted):  # a class of the user's, whose code is not run for a mean of numbers
+        for name, task in config_of(model).tasks.items():
+            untuned = dict.fromkeys(task.objective.traits.tuned_settings)
+            tasks[name] = tasks[name] | {"objective": tasks[name]["objective"] | untuned}
+    return model.settings | {"tasks": tasks}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -263,7 +263,7 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
     parts = family.parts_of(encoder, tensors) if term is None else family.parts_with(term)
     # Other classes that read this head have trained it for masked tokens since.
     if settings.get(_PREDICTS_NEXT) and settings.get("architectures") == [family.class_of(frozenset({CLM}))]:
-        parts = frozenset({CLM}) if parts == {MLM} else parts
+        parts = frozenset({CLM} if parts == {MLM} else parts)
     # No class has only these two, but an MLM checkpoint may keep the pooler of the model it was trained from.
     if parts not in family.suffixes and parts != {POOLER, MLM}:
         known = ", ".join(sorted({family.stem + name for name in family.classes.values()}))
@@ -290,8 +290,8 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
             "examples": {"kind": "doc_sentences"},
         }
         objective, own = next((_TASKS[part] for part in _TASKS if part in parts), (MLM, masked))
-        is_gpt_bert = CLM in parts and encoder.direction == BIDIRECTIONAL
-        kinds = ("masked_next_token", "next_token") if is_gpt_bert else (objective,)
+        both = ("masked_next_token", "next_token") if encoder.direction == BIDIRECTIONAL else ("causal",)
+        kinds = both if CLM in parts else (objective,)
         tasks = {kind: {"objective": {"kind": kind}} | own for kind in kinds}
         if objective == MLM and MLM in parts:
             notes.append(f"the folder names no objective: mlm on doc_sentences with masking.rate={rate} is assumed")

@@ -136,7 +136,7 @@ def _read(folder: Path, lowercase: bool) -> Found:
             raise UserError(f"{folder} has do_lower_case=True, which {_SENTENCEPIECE} does not follow; train another")
         return Found(_read_sentencepiece(folder, description, files), notes, has_segments)
     if not is_json:
-        description, more = _described(folder, kind, own, files)
+        description, more = _described(folder, kind, own, files.roles)
         notes += more
     description, more = foreign_tokenizers.complete(description, files, is_json, str(folder))
     notes += [*more, *(own.notes if is_json else ())]
@@ -209,9 +209,7 @@ def _kind_of(folder: Path, description: dict[str, Any], files: foreign_tokenizer
     raise UserError(f"{folder} holds no tokenizer, such as {MODEL} or {VOCAB}; download it beside the weights")
 
 
-def _described(
-    folder: Path, kind: str, own: TokenizerClass, files: foreign_tokenizers.Declared
-) -> tuple[dict[str, Any], list[str]]:
+def _described(folder: Path, kind: str, own: TokenizerClass, roles: dict[str, str]) -> tuple[dict, list[str]]:
     """Return a parsed `tokenizer.json` made from older files, and notes."""
     settings = own.settings
     if kind == _BYTE_VOCAB:
@@ -221,7 +219,7 @@ def _described(
         # The class decides on the order of ids, as in `AutoTokenizer`.
         family = own.facts.family or str(own.config.get("model_type"))
         return sentencepiece_json.describe_published(folder / kind, family, settings), []
-    description = json.loads(wordpiece.describe_vocab(folder / VOCAB, settings.get("do_lower_case", True), files.roles))
+    description = json.loads(wordpiece.describe_vocab(folder / VOCAB, settings.get("do_lower_case", True), roles))
     pieces, normalizer = description["model"]["vocab"], description["normalizer"]["normalizers"][-1]
     if not any(piece.startswith(wordpiece.PREFIX) for piece in pieces) and any(WORD_START in p for p in pieces):
         raise UserError(

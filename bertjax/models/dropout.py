@@ -19,8 +19,8 @@ import jax.numpy as jnp
 
 def split(key: jax.Array, number: int) -> jax.Array:
     """Return keys [number] from a scalar key, or [number, B] from keys [B]; new-style ones also from old-style ones."""
-    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):  # `jax.random.PRNGKey`: numbers, with one more axis
-        key = jax.random.wrap_key_data(key)
+    # Those of `jax.random.PRNGKey` are numbers, with one more axis.
+    key = key if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(key)
     if key.ndim == 0:
         return jax.random.split(key, number)
     return jax.vmap(lambda row_key: jax.random.split(row_key, number), out_axes=1)(key)

@@ -85,10 +85,8 @@ def check_ids(name: str, ids_BT: Any, size: int) -> None:
 
     JAX reads the last row for an id beyond the table, which gives plausible states for the tokens of another model.
     """
-    if isinstance(ids_BT, jax.core.Tracer) or not getattr(ids_BT, "is_fully_addressable", True):
-        return
-    ids_BT = np.asarray(ids_BT)
-    if (outside := ids_BT[(ids_BT < 0) | (ids_BT >= size)]).size:
+    is_known = not isinstance(ids_BT, jax.core.Tracer) and getattr(ids_BT, "is_fully_addressable", True)
+    if is_known and (outside := [row for row in np.unique(ids_BT) if not 0 <= row < size]):
         raise ValueError(f"{name} has {outside[0]}, and the model has rows 0 to {size - 1} of these; correct it")
 
 

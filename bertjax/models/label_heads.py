@@ -41,14 +41,9 @@ def with_outputs(head: Mapping[str, Any], places: Sequence[int] | None) -> dict[
     """
     if _LAST in head:
         return {**head, _LAST: with_outputs(head[_LAST], places)}
-    if places is None:
-        return {}
-    if any(isinstance(leaf, Mapping) for leaf in head.values()):
-        raise UserError(
-            f"the head's outputs cannot be matched with classes: of its layers {shorten(list(head))} none has the name "
-            f"of a last layer; call the last one {_LAST!r}"
-        )
-    return {name: leaf[..., list(places)] for name, leaf in head.items()}
+    if places is not None and any(isinstance(leaf, Mapping) for leaf in head.values()):
+        raise UserError(f"outputs cannot be matched with classes: call the last of {shorten(list(head))} {_LAST!r}")
+    return {} if places is None else {name: leaf[..., list(places)] for name, leaf in head.items()}
 
 
 class LabelHead(nn.Module):

@@ -98,12 +98,10 @@ def check(settings: Any, path: str = "", of: str = "") -> None:
         if value == field.default or (value is None and not allowed.choices):
             continue
         name = f"{path}.{field.name}" if path else field.name
-        several = enumerate(value) if isinstance(field.default, tuple) else ()
-        several = value.items() if isinstance(value, dict) else several
-        for entry, each in several:
-            allowed.check(f"{name}.{entry}", each, of)
-        if not several:
-            allowed.check(name, value, of)
+        several = dict(enumerate(value)) if isinstance(field.default, tuple) else value
+        is_one = not isinstance(several, dict)
+        for entry, each in {name: value}.items() if is_one else several.items():
+            allowed.check(name if is_one else f"{name}.{entry}", each, of)
         if allowed.needs and not getattr(settings, allowed.needs):
             needed = f"{path}.{allowed.needs}" if path else allowed.needs
             remedy = "set both, or leave it out" + (f"; {allowed.hint}" if allowed.hint else "")

@@ -37,8 +37,7 @@ def match(params: dict, settings: Mapping[str, Any], config: Config) -> dict:
       config: the run's configuration, with resolved classes.
     """
     tasks, has_own_heads = settings.get("tasks", {}), config.has_own_heads
-    unmatched: dict[str, Any] = params.get("heads", {})
-    heads: dict[str, Any] = unmatched
+    heads: dict[str, Any] = params.get("heads", {})
     for name, task in config.tasks.items():
         objective = unwrapped(task.objective)
         if not isinstance(objective, _OUTPUT_FOR_EACH_CLASS):
@@ -63,6 +62,6 @@ def match(params: dict, settings: Mapping[str, Any], config: Config) -> dict:
             )
         of_task = {**of_task, term: with_outputs(of_task[term], index)}
         heads = {**heads, name: of_task} if has_own_heads else of_task
-    if heads is unmatched:
+    if heads is params.get("heads"):
         return params
     return unflatten_dict(flatten_dict({**params, "heads": heads}))  # without layers that are left out

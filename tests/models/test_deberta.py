@@ -15,8 +15,6 @@ from tests import batches
 # Distances 0 to 2 have a bucket each, 3 to 9 share one, and larger ones the last.
 CONFIG = dataclasses.replace(batches.ENCODER, layers=2, **batches.DISENTANGLED)
 TOKENS_BT = np.arange(10, 26)[None]
-# Two examples of 7 and 8 tokens, and padding.
-EXAMPLES_BT = np.array([[1] * 7 + [2] * 8 + [0]])
 
 
 @functools.cache

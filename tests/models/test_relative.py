@@ -142,11 +142,6 @@ def test_memory_is_seen_and_passes_no_gradient_on():
     assert np.abs(predict(CONFIG, params, changed_BT, memory_BT=memory_BT) - plain).max() > 0.01
 
 
-@functools.cache
-def gradient(config: EncoderConfig) -> dict:
-    return jax.jit(jax.grad(lambda params: jnp.sum(jnp.sin(predict(config, params)))))(params_of(CONFIG))
-
-
 def test_the_summary_of_an_example_is_its_last_token():
     examples_BT = np.array([[1, 1, 1, 2, 2, 3, 0, 0], [0, 2, 2, 1, 1, 1, 1, 0]])
     np.testing.assert_array_equal(last_columns(examples_BT, slots=4), [[2, 4, 5, 0], [6, 2, 0, 0]])

@@ -21,7 +21,6 @@ TRUNK = [
     *("--config.model.layers=1", "--config.model.width=16", "--config.eval.rows=8"),
 ]
 NO_DECAY, AT_40 = "--config.optimizer.schedule.decay_steps=0", "--config.runtime.keep_at=[40]"
-BATCH = "--config.stages.0.batch=6"
 LENGTHS = (8, pytest.param(16, marks=pytest.mark.slow))
 
 

@@ -48,12 +48,8 @@ class UnigramTokenizer(_SpaceSigns):
     def library_description(self) -> dict[str, Any]:
         description = super().library_description()
         pieces = [piece for piece, _ in description["model"]["vocab"]]
-        names = {
-            pieces[description["model"]["unk_id"]],
-            *self.text_symbols,
-            *EQUIVALENTS,
-            *itertools.chain(*EQUIVALENTS.values()),
-        }
+        unknown = pieces[description["model"]["unk_id"]]
+        names = {unknown, *self.text_symbols, *EQUIVALENTS, *itertools.chain(*EQUIVALENTS.values())}
         whole = {token["content"] for token in description["added_tokens"] if not token["special"]}
         symbols = sorted(names.intersection(pieces) - whole)
         spelled = "|".join(f"{re.escape(s[0])}(?={re.escape(s[1:])})" for s in symbols if len(s) > 1)

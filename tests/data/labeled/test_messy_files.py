@@ -151,9 +151,3 @@ def test_tags_without_entities_are_mentioned(feeds, tags, marks, line):
     assert opened.config.task.objective.best_metric == ("f1" if marks else "token_accuracy")
     assert any(re.search(line, text) for text in printed(opened))
     assert any("only token_accuracy is reported" in text for text in printed(opened)) != marks
-
-
-FLAT = [
-    {"id": str(i), "question": "bid", "context": "abc ada cab", "answers": {"text": ["ada"], "answer_start": [4]}}
-    for i in range(3)
-]

@@ -19,8 +19,6 @@ from bertjax.objectives.finetuning.multi_label import MultiLabel
 from bertjax.runtime.errors import UserError
 from tests import labeled_files
 
-BOTH = (ANSWER, NO_ANSWER)
-
 
 def question(context, answer="", start=None, wording="who", **fields):
     start = context.index(answer) if start is None else start

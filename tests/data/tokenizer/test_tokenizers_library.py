@@ -1,7 +1,6 @@
 """A tokenizer.json from elsewhere: round trips, symbols, and errors."""
 
 import io
-import json
 
 import pytest
 import sentencepiece
@@ -11,12 +10,6 @@ from bertjax.data import tokenizer
 from bertjax.runtime.errors import UserError
 
 PARTS = '"pre_tokenizer": null, "decoder": null}'
-TEXT = "a <mask> and <s>more</s> of the same"
-
-
-def written(path, description):
-    path.write_text(description if isinstance(description, str) else json.dumps(description), encoding="utf-8")
-    return path
 
 
 @pytest.mark.parametrize(

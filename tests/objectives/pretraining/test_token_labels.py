@@ -15,7 +15,6 @@ from bertjax.objectives.pretraining.token_labels import CapitalPrediction
 from bertjax.runtime.errors import UserError
 from tests import batches, ragged
 
-# Pieces 7, 8, ... of a vocabulary; the first six are three with two spellings.
 ING = 14
 VOCABULARY = dataclasses.replace(ragged.VOCABULARY, size=16, continuation_ids=(ING,))
 # King The the USA usa London ing . king | The usa ing King king . the USA ing, with [CLS] and [SEP]

@@ -127,12 +127,6 @@ def test_a_threshold_that_few_records_pass_is_warned_of(accepted, is_few):
     assert accepted_lines("heldout", [{"prediction": "a"}]) == []
 
 
-RECORDS = [
-    {"step": step, "train/mlm_loss": 9.0 - step, "train/mlm_accuracy": step / 10, "eval/heldout/mlm_loss": 9.5 - step}
-    for step in (1, 2, 3)
-]
-
-
 @pytest.fixture
 def workdir(tmp_path) -> Workdir:
     return Workdir.at(tmp_path)
