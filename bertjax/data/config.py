@@ -91,7 +91,7 @@ class DataConfig:
       overfit: 1 repeats the first batch forever, to test whether the model can learn at all.
     """
 
-    corpus: str = setting("embedded:en", metadata=PLACE)
+    corpus: str = setting("embedded:en", filled="name a file, a folder or another corpus", metadata=PLACE)
     text_field: str = "text"
     sources: dict[str, SourceConfig] = dataclasses.field(default_factory=dict)
     smoothing: float = setting(1.0, least=0, most=1, metadata=TRAINING_ONLY)
@@ -110,8 +110,6 @@ class DataConfig:
 
     def __post_init__(self):
         check(self, "data")
-        if not self.corpus:
-            raise UserError("data.corpus is empty; name a file, a folder or another corpus")
         # An unset corpus has the default as well, so a corpus that equals the default is no conflict.
         if self.sources and self.corpus != DataConfig.corpus:
             names = ", ".join(self.sources)

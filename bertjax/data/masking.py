@@ -416,13 +416,8 @@ class PhraseMasking(UnitMasking):
     spread: ClassVar[float] = 1.2
 
     kind: str = dataclasses.field(init=False, default="phrases")
-    lexicon: str = setting(lexicon.MINE, metadata=PLACE)
+    lexicon: str = setting(lexicon.MINE, filled="use 'mine' or a file with a phrase per line", metadata=PLACE)
     lexicon_size: int = setting(50_000, least=1)
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not self.lexicon:
-            raise UserError(f"masking.lexicon='' is not a file; use {lexicon.MINE!r} or a file with a phrase per line")
 
     def bind(self, store: TokenStore | None) -> "BoundPhraseMasking":
         """Return the masking with its phrases, mined if the store has none yet; without a store it has none.

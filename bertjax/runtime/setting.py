@@ -30,6 +30,7 @@ class Allowed:
       most: largest value.
       below: bound that the value must stay below.
       choices: all values; empty if any will do.
+      filled: what to set if the value is empty; empty if it may be.
       hint: what follows the refusal, such as a usual value.
       needs: another setting of the same dataclass, without which this one has no effect.
     """
@@ -39,6 +40,7 @@ class Allowed:
     most: float | None = None
     below: float | None = None
     choices: Collection[str] = ()
+    filled: str = ""
     hint: str = ""
     needs: str = ""
 
@@ -50,6 +52,8 @@ class Allowed:
           value: its value.
           of: what has the setting, such as ` of the filter 'c4'`, if the name does not say it.
         """
+        if self.filled and not value:
+            raise UserError(f"{name}{of} is empty; {self.filled}")
         if self.choices:
             if value not in self.choices:
                 known = ", ".join(each or "''" for each in self.choices)
@@ -99,7 +103,7 @@ def check(settings: Any, path: str = "", of: str = "") -> None:
             continue
         name = f"{path}.{field.name}" if path else field.name
         several = dict(enumerate(value)) if isinstance(field.default, tuple) else value
-        is_one = not isinstance(several, dict)
+        is_one = not isinstance(several, dict) or not several
         for entry, each in {name: value}.items() if is_one else several.items():
             allowed.check(name if is_one else f"{name}.{entry}", each, of)
         if allowed.needs and not getattr(settings, allowed.needs):

@@ -18,6 +18,8 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import OF_INPUT, setting
 
+_COLUMN = "name a column"
+
 
 @dataclasses.dataclass(frozen=True)
 class ChoiceFormat(LabeledFormat):
@@ -115,16 +117,11 @@ class Choices(ChoiceFormat):
     """
 
     kind: str = dataclasses.field(init=False, default="choices")
-    context: str = setting("context", metadata=OF_INPUT)
+    context: str = setting("context", filled=_COLUMN, metadata=OF_INPUT)
     question: str = setting("", metadata=OF_INPUT)
-    choices: tuple[str, ...] = ("choices",)
-    label: str = "label"
+    choices: tuple[str, ...] = setting(("choices",), filled=_COLUMN)
+    label: str = setting("label", filled=_COLUMN)
     quoted: bool = setting(False, metadata=OF_INPUT)
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not all((self.context, *self.choices, self.choices, self.label)):
-            raise UserError("examples.context, examples.choices and examples.label must each name a column")
 
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:
         records = tables.read(path, [*self.shared, *self.choices, self.label], self.quoted, on_bad)

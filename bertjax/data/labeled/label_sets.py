@@ -15,6 +15,7 @@ from bertjax.data.labeled.base import WHERE, Record, checked, setting_remedy
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.data.sources.base import OnBad
 from bertjax.runtime.errors import UserError, say
+from bertjax.runtime.setting import setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,15 +30,10 @@ class LabelSets(LabeledText):
     """
 
     kind: str = dataclasses.field(init=False, default="label_sets")
-    separator: str = ","
+    separator: str = setting(",", filled="set the text between two labels, such as ','")
     label_columns: tuple[str, ...] = ()
     label_name: ClassVar[str] = "label_set"
     labels_by_class: ClassVar[bool] = True
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not self.separator:
-            raise UserError("examples.separator is empty; set the text between two labels, such as ','")
 
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:
         columns = (self.label_columns or (self.label,)) if self.label else ()

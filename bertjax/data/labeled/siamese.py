@@ -31,13 +31,8 @@ class SiamesePairs(LabeledText):
     """
 
     kind: str = dataclasses.field(init=False, default="siamese_pairs")
-    text: str = setting("sentence1", metadata=OF_INPUT)
-    pair: str = setting("sentence2", metadata=OF_INPUT)
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not self.pair:
-            raise UserError("examples.pair is empty; name the column of the second text")
+    text: str = setting("sentence1", filled="name the column of the text", metadata=OF_INPUT)
+    pair: str = setting("sentence2", filled="name the column of the second text", metadata=OF_INPUT)
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ class LabeledText(LabeledFormat):
     """
 
     kind: str = dataclasses.field(init=False, default="labeled_text")
-    text: str = setting("sentence", metadata=OF_INPUT)
+    text: str = setting("sentence", filled="name the column of the text", metadata=OF_INPUT)
     pair: str = setting("", metadata=OF_INPUT)
     label: str = "label"
     quoted: bool = setting(False, metadata=OF_INPUT)
@@ -60,8 +60,6 @@ class LabeledText(LabeledFormat):
 
     def __post_init__(self):
         super().__post_init__()
-        if not self.text:
-            raise UserError("examples.text is empty; name the column of the text")
         if self.unlabeled and not (type(self) is LabeledText and self.label):
             raise UserError(
                 f"examples.unlabeled={self.unlabeled} needs examples.kind=labeled_text and a label; remove it"

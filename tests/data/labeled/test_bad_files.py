@@ -290,14 +290,16 @@ def test_bad_records_are_skipped_and_counted(start, name, content, skipped, tota
 @pytest.mark.parametrize(
     "make, complaint",
     [
-        (lambda: Choices(context=""), "must each name a column"),
-        (lambda: Choices(choices=("a", "")), "must each name a column"),
+        (lambda: Choices(context=""), "examples.context is empty; name a column"),
+        (lambda: Choices(choices=("a", "")), "examples.choices.1 is empty; name a column"),
         (lambda: LabeledText(heldout=1.5), "examples.heldout=1.5 must be a file, or a share between 0 and 1"),
         (lambda: LabelSets(separator=""), "examples.separator is empty"),
         (lambda: Questions(max_question=0), "examples.max_question=0 must be"),
         (lambda: Questions(on_bad_record="ask"), "examples.on_bad_record='ask' is unknown; choose"),
         (lambda: RepeatedText(train="a", heldout="a"), "examples.train and examples.heldout are both a"),
         (lambda: SiamesePairs(pair=""), "examples.pair is empty; name"),
+        (lambda: SiamesePairs(text=""), "examples.text is empty; name"),
+        (lambda: Choices(choices=()), "examples.choices is empty; name a column"),
         (lambda: Tagged(heldout=0.2), "examples.heldout=0.2 is a share, which examples.kind=tagged does not hold out"),
         (lambda: Tagged(stride=0), "examples.stride=0 must be"),
         (lambda: Tagged(units="letters"), "examples.units='letters' is unknown; choose"),
