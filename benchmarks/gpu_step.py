@@ -30,7 +30,7 @@ from bertjax.models.model import HeadSpec
 from bertjax.models.presets import PRESETS
 from bertjax.runtime.command_line import exit_code_of
 from bertjax.runtime.errors import UserError
-from bertjax.training.flops import StepFlops
+from bertjax.training.stage_flops import StepFlops
 
 # Size of the vocabulary that Google published with BERT.
 _VOCAB_SIZE = 30_522

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from benchmarks.arms import ours, worker
 from benchmarks.arms.setting import PRODUCT_WIDTH, PRODUCTS, Setting
 from bertjax.runtime import platform
-from bertjax.training.flops import StepFlops
+from bertjax.training.stage_flops import StepFlops
 
 
 def flops_of(setting: Setting) -> float:

@@ -13,7 +13,7 @@ from bertjax.models.execution import precision_of
 from bertjax.models.fixed import Attend, with_fixed_heads
 from bertjax.models.kernels import PLAIN, AttentionInputs, attend_by_kernel, implementation_at
 from bertjax.models.layers import Dense
-from bertjax.models.visibility import Queries, Visibility, visible
+from bertjax.models.visibility import Placed, Queries, Visibility, visible
 
 
 def attend(
@@ -53,20 +53,8 @@ def attend_plainly(inputs: AttentionInputs, by: Attend | None = None) -> tuple[j
 class Positions(Protocol):
     """Positions that attention itself reads, such as `bertjax.models.rotary.Rotary`: a pytree with this method."""
 
-    def apply(
-        self,
-        config: EncoderConfig,
-        query_BQHD: jax.Array,
-        key_BTHD: jax.Array,
-        columns_BQ: jax.Array | None,
-        tokens: int,
-    ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-        """Return queries, keys and a bias, float32 [B, H, Q, T], to add to their scaled products, or None.
-
-        Args:
-          columns_BQ: int, columns of the queries; None if they are all tokens.
-          tokens: T if the first T queries are all tokens in order, else 0.
-        """
+    def apply(self, config: EncoderConfig, query_BQHD: jax.Array, key_BTHD: jax.Array, at: Queries | None) -> Placed:
+        """Return queries, keys and bias; `at` has the columns of the queries, and is None if they are all tokens."""
 
 
 class SelfAttention(nn.Module):
@@ -96,12 +84,11 @@ class SelfAttention(nn.Module):
           CannotCompute: the attention implementation does not support an input, see `AttentionInputs`.
         """
         config, count = self.config, self.config.learned_heads
-        all_tokens = keys_BTD, None, None, keys_BTD.shape[1]
-        queries_BQD, columns_BQ, rank_BQ, tokens = all_tokens if queries is None else queries
+        queries_BQD, columns_BQ, rank_BQ, _ = (keys_BTD, None, None, 0) if queries is None else queries
         query_BQHD, key_BTHD = self.projected("query", queries_BQD, count), self.projected("key", keys_BTD, count)
         value_BTHD, bias_BHQT = self.projected("value", values_BTD, config.heads), None
         if positions is not None:
-            query_BQHD, key_BTHD, bias_BHQT = positions.apply(config, query_BQHD, key_BTHD, columns_BQ, tokens)
+            query_BQHD, key_BTHD, bias_BHQT = positions.apply(config, query_BQHD, key_BTHD, queries)
         for name, value in (("queries", query_BQHD), ("keys", key_BTHD), ("values", value_BTHD)):
             taps.capture(self, name, value)
         rate = 0.0 if key is None or not drops(config.attention_dropout) else config.attention_dropout

@@ -10,7 +10,7 @@ import jax
 from flax import linen as nn
 
 from bertjax.models import taps
-from bertjax.models.attention import Positions, SelfAttention
+from bertjax.models.attention import SelfAttention
 from bertjax.models.blocks.base import Block, Products, check_has_positions, check_heads
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL
@@ -19,7 +19,7 @@ from bertjax.models.embeddings import EmbeddingLayer, Embeddings, check_ids, row
 from bertjax.models.execution import kept
 from bertjax.models.fixed import FIXED_PATTERNS
 from bertjax.models.layers import Activation, Dense, activation, normalization
-from bertjax.models.visibility import Queries, Visibility
+from bertjax.models.visibility import LayerInputs, Queries, Visibility
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting
 
@@ -100,28 +100,12 @@ class BertLayer(nn.Module):
     attention_kind: ClassVar[type[SelfAttention]] = SelfAttention
 
     @nn.compact
-    def __call__(
-        self,
-        hidden_BTD: jax.Array,
-        visibility: Visibility,
-        key: jax.Array | None = None,
-        queries: Queries | None = None,
-        positions: Positions | None = None,
-        number: jax.Array | int = 0,
-    ) -> jax.Array:
-        """Return the new hidden states of all tokens, or of the `queries`.
-
-        Args:
-          hidden_BTD: states of all tokens.
-          visibility: which token attends to which.
-          key: dropout key; None for no dropout.
-          queries: the states to compute; None for all tokens.
-          positions: XLNet's; BERT's positions are in the embeddings.
-          number: int32 [], 0 for the first layer; all of BERT's layers are alike.
-        """
+    def __call__(self, inputs: LayerInputs) -> jax.Array:
+        """Return the new hidden states. Positions are those of relatives; BERT's are in the embeddings."""
+        hidden_BTD, visibility, key, queries, positions, _ = inputs
         config, rate = self.config, self.config.dropout
         attention_key, output_key, feedforward_key = [None] * 3 if key is None else split(key, 3)
-        states = hidden_BTD if queries is None else queries.hidden_BQD
+        states = inputs.own
         attention = self.attention_kind(config, name="attention")
         attended = attention(queries, hidden_BTD, hidden_BTD, visibility, attention_key, positions)
         states = normalization(config, "attention_norm")(kept(states + dropout(attended, rate, output_key)))

@@ -20,7 +20,7 @@ from bertjax.models.execution import POLICIES, save_all_but_gathered
 from bertjax.models.kernels import PLAIN, implementation_at
 from bertjax.models.layers import Dense, normalization, pooler_activation
 from bertjax.models.streams import Streams
-from bertjax.models.visibility import Queries, Visibility, at_columns
+from bertjax.models.visibility import LayerInputs, Queries, Visibility, at_columns
 
 
 class Encoded(NamedTuple):
@@ -97,8 +97,8 @@ class Encoder(nn.Module):
 
         def init(key: jax.Array) -> dict:
             layer = self.config.block.layer(self.config)
-            inputs = hidden_BTD, Visibility(zeros_BT), None, None, positions, jnp.int32(0)
-            return cast(dict, layer.init(key, *inputs)["params"])
+            inputs = LayerInputs(hidden_BTD, Visibility(zeros_BT), positions=positions, number=jnp.int32(0))
+            return cast(dict, layer.init(key, inputs)["params"])
 
         return stack.create(self.config, jax.vmap(init), jax.random.split(key, self.config.layers))
 
@@ -263,14 +263,13 @@ class Encoder(nn.Module):
                 hidden_BTD = streams.content(hidden_BTD)
             elif read_BQ is not None:
                 queries = Queries(jnp.take_along_axis(hidden_BTD, read_BQ[..., None], axis=1), read_BQ)
-            replaced = hidden_BTD if queries is None else queries.hidden_BQD
             variables = {"params": params} | taps.layer_variables(depth.masks)
-            inputs = hidden_BTD, tokens.visibility, depth.key, queries, tokens.positions, depth.number
+            inputs = LayerInputs(hidden_BTD, tokens.visibility, depth.key, queries, tokens.positions, depth.number)
             if not captures:
-                output = cast(jax.Array, layer.apply(variables, *inputs))
-                return taps.scale_layer(output, replaced, depth.masks), {}
-            output, state = layer.apply(variables, *inputs, mutable=[taps.CAPTURED])
-            output = taps.scale_layer(output, replaced, depth.masks)
+                output = cast(jax.Array, layer.apply(variables, inputs))
+                return taps.scale_layer(output, inputs.own, depth.masks), {}
+            output, state = layer.apply(variables, inputs, mutable=[taps.CAPTURED])
+            output = taps.scale_layer(output, inputs.own, depth.masks)
             values = {"hidden": output} | taps.layer_values(state)
             return output, {name: values[name] for name in captures}
 

@@ -19,9 +19,14 @@ from flax import linen as nn
 from bertjax.models.config import EncoderConfig
 from bertjax.models.execution import precision_of
 from bertjax.models.layers import Dense
-from bertjax.models.visibility import at_columns
+from bertjax.models.visibility import Placed, Queries, at_columns
 
 _BASE = 10_000.0
+
+
+def columns_of(queries: Queries | None, tokens: int) -> tuple[jax.Array | None, int]:
+    """Return the columns of queries, None for all tokens, and T if the first T of them are all tokens, else 0."""
+    return (None, tokens) if queries is None else (queries.columns_BQ, queries.tokens)
 
 
 class RelativePositions(NamedTuple):
@@ -35,15 +40,9 @@ class RelativePositions(NamedTuple):
     distances_RD: jax.Array
     segments_BT: jax.Array | None
 
-    def apply(
-        self,
-        config: EncoderConfig,
-        query_BQHD: jax.Array,
-        key_BTHD: jax.Array,
-        columns_BQ: jax.Array | None,
-        tokens: int,
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def apply(self, config: EncoderConfig, query_BQHD: jax.Array, key_BTHD: jax.Array, at: Queries | None) -> Placed:
         """Return queries, keys and bias, as `bertjax.models.attention.Positions` describes."""
+        columns_BQ, tokens = columns_of(at, key_BTHD.shape[1])
         query_BQHD, bias_BHQT = RelativeBias(config, name="relative")(query_BQHD, self, columns_BQ, tokens)
         return query_BQHD, key_BTHD, bias_BHQT
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.models.config import EncoderConfig
+from bertjax.models.visibility import Placed, Queries
 from bertjax.runtime.errors import UserError
 
 
@@ -19,18 +20,11 @@ class Rotary(NamedTuple):
     cosine_BT1C: jax.Array
     sine_BT1C: jax.Array
 
-    def apply(
-        self,
-        config: EncoderConfig,
-        query_BQHD: jax.Array,
-        key_BTHD: jax.Array,
-        columns_BQ: jax.Array | None,
-        tokens: int,
-    ) -> tuple[jax.Array, jax.Array, None]:
+    def apply(self, config: EncoderConfig, query_BQHD: jax.Array, key_BTHD: jax.Array, at: Queries | None) -> Placed:
         """Return rotated queries and keys, as `bertjax.models.attention.Positions` describes."""
         of_queries = self
-        if columns_BQ is not None:
-            of_queries = Rotary(*(jnp.take_along_axis(x, columns_BQ[..., None, None], axis=1) for x in self))
+        if at is not None:
+            of_queries = Rotary(*(jnp.take_along_axis(x, at.columns_BQ[..., None, None], axis=1) for x in self))
         return apply_rotary(query_BQHD, of_queries), apply_rotary(key_BTHD, self), None
 
 

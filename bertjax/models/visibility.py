@@ -1,9 +1,12 @@
 """Attention visibility: which tokens of a row may attend to which others."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+# Queries and keys with their positions, and a bias, float32 [B, H, Q, T], to add to their scaled products, or None.
+Placed = tuple[jax.Array, jax.Array, jax.Array | None]
 
 
 class Queries(NamedTuple):
@@ -55,6 +58,31 @@ class Visibility(NamedTuple):
             if self.end_BT is not None:
                 mask_BQT &= rank_BQ[:, :, None] < self.end_BT[:, None, :]
         return mask_BQT
+
+
+class LayerInputs(NamedTuple):
+    """What a layer computes new hidden states from: those of all tokens, or of the `queries`.
+
+    Attributes:
+      hidden_BTD: states of all tokens.
+      visibility: which token attends to which.
+      key: dropout key; None for no dropout.
+      queries: the states to compute; None for all tokens.
+      positions: what the block's `positions` returns; None if the embeddings hold them.
+      number: int32 [], 0 for the first layer.
+    """
+
+    hidden_BTD: jax.Array
+    visibility: Visibility
+    key: jax.Array | None = None
+    queries: Queries | None = None
+    positions: Any = None
+    number: jax.Array | int = 0
+
+    @property
+    def own(self) -> jax.Array:
+        """The states that the layer replaces: of the queries, or of all tokens."""
+        return self.hidden_BTD if self.queries is None else self.queries.hidden_BQD
 
 
 def at_columns(values_BT: jax.Array, columns_BQ: jax.Array | None) -> jax.Array:

@@ -11,13 +11,11 @@ import jax.numpy as jnp
 from bertjax.config.user_code import user_errors
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import first_positions
-from bertjax.models.visibility import Queries, Visibility
+from bertjax.models.visibility import LayerInputs, Queries, Visibility
 from bertjax.runtime.errors import UserError
 from bertjax.training.param_paths import leaves_of
 
 _ROWS, _TOKENS, _QUERIES = 2, 8, 3
-# What the encoder calls a layer with.
-_ARGUMENTS = ("hidden_BTD", "visibility", "key", "queries", "positions", "number")
 
 
 def check_growth(stages: Sequence[dict]) -> None:
@@ -64,18 +62,16 @@ def check_encoder(config: EncoderConfig) -> None:
             hidden_BTD = jnp.zeros((_ROWS, _TOKENS, config.width), config.execution.dtype)
             some = Queries(hidden_BTD[:, :_QUERIES], zeros_BT[:, :_QUERIES])  # as in the last layer
             layer, positions = config.block.layer(config), first_positions(config, key, zeros_BT)
-            arguments, number = (hidden_BTD, Visibility(zeros_BT)), jnp.int32(0)
+            inputs = LayerInputs(hidden_BTD, Visibility(zeros_BT), positions=positions, number=jnp.int32(0))
             # With and without dropout, all tokens and some.
-            return [
-                layer.init_with_output(key, *arguments, *others, positions, number)[0]
-                for others in ((key, None), (key, some), (None, None))
-            ]
+            others = (inputs._replace(key=key), inputs._replace(key=key, queries=some), inputs)
+            return [layer.init_with_output(key, each)[0] for each in others]
 
         setting = f"model.block.kind={kind!r}"
         with user_errors(setting):
             # Python raises this error where the layer is called, not in the user's code.
-            with user_errors(f"{setting} in a call with {', '.join(_ARGUMENTS)}", "name them all", is_theirs=True):
-                inspect.signature(config.block.layer(config).__call__).bind(*_ARGUMENTS)
+            with user_errors(f"{setting} in a call with LayerInputs", "take one argument", is_theirs=True):
+                inspect.signature(config.block.layer(config).__call__).bind(LayerInputs)
             config.block.products(config)
             for states, count in zip(jax.eval_shape(apply, key), (_TOKENS, _QUERIES, _TOKENS), strict=True):
                 _check_states(setting, config, states, (_ROWS, count, config.width))

@@ -16,9 +16,9 @@ from bertjax.objectives.optional import defined_in, question_of
 from bertjax.objectives.slots import Slots, SlotValues, slots_of, with_slots
 from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime.errors import UserError, shorten
-from bertjax.training.flops import CONSUMPTION
 from bertjax.training.param_paths import leaves_of
 from bertjax.training.shapes import batch_shapes
+from bertjax.training.step import CONSUMPTION
 
 log = logging.getLogger(__name__)
 # What every step reports beside the metrics of its objective.

@@ -10,7 +10,7 @@ import functools
 import logging
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import jax
@@ -18,15 +18,55 @@ from jax.extend.core import Jaxpr, JaxprEqn
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from bertjax.models.config import Execution
+from bertjax.models.flops import Counts, FlopsPart, encoder_products
 from bertjax.objectives.base import Objective
 from bertjax.objectives.optional import defined_in, flops_parts
 from bertjax.objectives.slots import slots_of, with_slots
 from bertjax.runtime.errors import reason
-from bertjax.training.flops import StepFlops
 from bertjax.training.loss import normalized, total_loss
 from bertjax.training.program import Program, TaskProgram
 
 log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class StepFlops:
+    """Counts the matrix-product FLOPs of training steps.
+
+    A multiply-add is two operations, and the backward pass costs twice the forward pass (Kaplan et al., 2020, arXiv
+    2001.08361, section 2.1). Recomputation in the backward pass (`runtime.remat`) is not counted.
+
+    Attributes:
+      parts: encoders that a step runs, as the objective lists them.
+      share: share of these FLOPs that remains with frozen parameters, or 2 for an objective of two passes
+        (see `of_stage`), measured on full batches and assumed to be equal for real tokens.
+    """
+
+    parts: tuple[FlopsPart, ...]
+    share: float = 1.0
+
+    def useful(self, counts: Counts) -> float:
+        """Return the FLOPs on real tokens, given the counts from `consumption`."""
+        return self.share * sum(_operations(part, counts) for part in self.parts)
+
+    def executed(self, batches: Mapping[str, jax.Array | jax.ShapeDtypeStruct]) -> float:
+        """Return the FLOPs on batches [steps, B, ...], padding included and without packing.
+
+        Every token attends to all T tokens in its row, and heads compute all K positions and N slots.
+        """
+        steps, rows, seq_len = batches["tokens_BT"].shape
+        # Every objective calls the weights of its predicted positions `*_weights_BK`; padded positions have weight 0.
+        positions = sum(batches[name].shape[2] for name in batches if name.endswith("_weights_BK"))
+        examples = batches["example_ids_BN"].shape[2]
+        tokens = float(steps * rows * seq_len)
+        return self.useful(Counts(tokens, tokens * seq_len, steps * rows * positions, steps * rows * examples))
+
+
+def _operations(part: FlopsPart, counts: Counts) -> float:
+    products = encoder_products(part.encoder, counts, part.read, part.queries, part.answers)
+    products += sum(each * getattr(counts, unit) for unit, each in part.heads.items())
+    # A multiply-add is 2 operations. The backward pass has two products for each forward one: dL/dx and dL/dW.
+    return 2.0 * products * (3 if part.has_backward else 1)
 
 
 def of_stage(task: TaskProgram, stage: int) -> StepFlops:

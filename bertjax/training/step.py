@@ -14,11 +14,13 @@ from bertjax.models.execution import float32_products
 from bertjax.objectives.base import Arrays
 from bertjax.objectives.slots import Slots, with_slots
 from bertjax.runtime.mesh import BATCH_AXES
-from bertjax.training.flops import consumption
 from bertjax.training.gradient_norms import gradient_norms
 from bertjax.training.loss import Loss, count_micro_batches, normalized, over_micro_batches, total_loss
 from bertjax.training.model_params import ModelParams
 from bertjax.training.state import State, advance
+
+# Names of the counts of `consumption`.
+CONSUMPTION = ("tokens", "token_pairs", "predictions", "examples", "rows")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,3 +139,18 @@ def train_chunk(parts: Step, state: State, frozen: dict | None, batches: Arrays)
     """Train consecutive steps in one dispatch; batches are [steps, B, ...], metrics [steps]."""
     with float32_products(parts.loss.model.config.execution.dtype):
         return jax.lax.scan(lambda state, batch: train_step(parts, state, frozen, batch), state, batches)
+
+
+def consumption(batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """Count real tokens, token pairs within an example, predicted positions, examples, and non-empty rows."""
+    slots_N = 1 + jnp.arange(batch["example_ids_BN"].shape[1])  # 0 is padding, see `examples_BT`
+    lengths_BN = jnp.sum(batch["examples_BT"][:, :, None] == slots_N, axis=1)
+    predicted = [jnp.sum(batch[name] > 0) for name in batch if name.endswith("_weights_BK")]
+    return {
+        "tokens": jnp.sum(lengths_BN),
+        # float32: int32 would overflow at 8,192 rows of one 512-token example each.
+        "token_pairs": jnp.sum(lengths_BN.astype(jnp.float32) ** 2),  # attention is quadratic within each example
+        "predictions": jnp.asarray(sum(predicted)),
+        "examples": jnp.sum(lengths_BN > 0),
+        "rows": jnp.sum(jnp.any(lengths_BN > 0, axis=1)),
+    }

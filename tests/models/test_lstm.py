@@ -9,7 +9,7 @@ from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.lstm import LSTMBlock, LSTMLayer
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
-from bertjax.models.visibility import Visibility
+from bertjax.models.visibility import LayerInputs, Visibility
 
 WIDTH = 6
 EXAMPLES_BT = np.array([[1, 1, 1, 2, 2, 0, 0], [1, 2, 2, 2, 2, 3, 3]])
@@ -23,13 +23,13 @@ def setting():
     )
     rng = np.random.default_rng(0)
     hidden_BTD = rng.normal(size=(*EXAMPLES_BT.shape, WIDTH)).astype(np.float32)
-    params = layer.init(jax.random.key(0), hidden_BTD, Visibility(jnp.array(EXAMPLES_BT)))["params"]
+    params = layer.init(jax.random.key(0), LayerInputs(hidden_BTD, Visibility(jnp.array(EXAMPLES_BT))))["params"]
     params = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), params)
     return layer, params, hidden_BTD
 
 
 def apply(layer, params, hidden_BTD, examples_BT=EXAMPLES_BT, queries=None):
-    return layer.apply({"params": params}, hidden_BTD, Visibility(jnp.array(examples_BT)), None, queries)
+    return layer.apply({"params": params}, LayerInputs(hidden_BTD, Visibility(jnp.array(examples_BT)), queries=queries))
 
 
 def reference(params, hidden_BTD):

@@ -16,7 +16,7 @@ from bertjax.models.pooling import last_columns
 from bertjax.models.presets import PRESETS
 from bertjax.models.relative import RelativeBias, relative_positions, relative_shift
 from bertjax.models.streams import Streams
-from bertjax.models.visibility import Visibility
+from bertjax.models.visibility import LayerInputs, Visibility
 from bertjax.runtime.errors import UserError
 from tests import batches
 from tests.models.encoding import params_of
@@ -122,7 +122,8 @@ def test_a_content_state_sees_earlier_tokens_of_the_order_and_itself():
             visibility = Visibility(EXAMPLES_BT, rank_BT=RANK_BT)
             queries = streams.queries(hidden_BSD, is_last=False)
             apply = functools.partial(BertLayer(CONFIG).apply, {"params": layer})
-            hidden_BSD = apply(streams.content(hidden_BSD), visibility, queries=queries, positions=positions)
+            inputs = LayerInputs(streams.content(hidden_BSD), visibility, queries=queries, positions=positions)
+            hidden_BSD = apply(inputs)
         return hidden_BSD[:, :12]
 
     sees = (RANK_BT[0, :, None] >= RANK_BT[0]) & (EXAMPLES_BT[0, :, None] == EXAMPLES_BT[0])

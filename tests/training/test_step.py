@@ -14,7 +14,7 @@ from bertjax.data.labeled.choices import Choices
 from bertjax.data.labeled.siamese import SiamesePairs
 from bertjax.models.bert import BertLayer
 from bertjax.models.encoder import Encoder
-from bertjax.models.visibility import Visibility
+from bertjax.models.visibility import LayerInputs, Visibility
 from bertjax.objectives.finetuning.embeddings import EmbeddingRegression
 from bertjax.objectives.finetuning.multiple_choice import MultipleChoice
 from bertjax.training.program import Program
@@ -201,7 +201,7 @@ def test_right_after_doubling_the_stack_computes_the_shallow_one_twice(program, 
         for number in range(2):
             layer = jax.tree.map(lambda leaf, number=number: leaf[number], params["layers"])
             visibility = Visibility(jnp.asarray(batch["examples_BT"]))
-            hidden_BTD = apply({"params": layer}, hidden_BTD, visibility)
+            hidden_BTD = apply({"params": layer}, LayerInputs(hidden_BTD, visibility))
     np.testing.assert_allclose(encoded.hidden, hidden_BTD, rtol=1e-5, atol=1e-5)
 
 

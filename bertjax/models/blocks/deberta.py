@@ -28,8 +28,8 @@ from bertjax.models.blocks.base import Block, check_heads, check_no_position_tab
 from bertjax.models.config import EncoderConfig
 from bertjax.models.execution import precision_of
 from bertjax.models.layers import Dense, layer_norm
-from bertjax.models.relative import relative_shift
-from bertjax.models.visibility import Queries, Visibility
+from bertjax.models.relative import columns_of, relative_shift
+from bertjax.models.visibility import Placed, Queries, Visibility
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting
 
@@ -162,15 +162,9 @@ class DistanceTerms(NamedTuple):
     key_UHD: jax.Array
     rows_R: np.ndarray
 
-    def apply(
-        self,
-        config: EncoderConfig,
-        query_BQHD: jax.Array,
-        key_BTHD: jax.Array,
-        columns_BQ: jax.Array | None,
-        tokens: int,
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def apply(self, config: EncoderConfig, query_BQHD: jax.Array, key_BTHD: jax.Array, at: Queries | None) -> Placed:
         """Return queries and keys as they are, and the sum of both terms with distances."""
+        columns_BQ, tokens = columns_of(at, key_BTHD.shape[1])
         options = {"precision": precision_of(key_BTHD.dtype), "preferred_element_type": jnp.float32}
         to_position = jnp.einsum("bqhd,rhd->bhqr", query_BQHD * _SHARE, self.key_UHD[self.rows_R], **options)
         bias_BHQT = relative_shift(to_position, columns_BQ, tokens)

@@ -7,7 +7,6 @@ per head of queries. Its decoder has biases, and its classifier reads BERT's poo
 """
 
 import dataclasses
-from typing import Any
 
 import jax
 from flax import linen as nn
@@ -22,7 +21,7 @@ from bertjax.models.execution import kept
 from bertjax.models.label_heads import HiddenLayerHead
 from bertjax.models.layers import normalization
 from bertjax.models.rotary import check_rotary, rotary_at
-from bertjax.models.visibility import Queries, Visibility
+from bertjax.models.visibility import LayerInputs
 from bertjax.models.vocabulary_heads import BiasedDecoderHead, DecoderHead
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting
@@ -102,26 +101,14 @@ class LlamaLayer(nn.Module):
     config: EncoderConfig
 
     @nn.compact
-    def __call__(
-        self,
-        hidden_BTD: jax.Array,
-        visibility: Visibility,
-        key: jax.Array | None = None,
-        queries: Queries | None = None,
-        positions: Any = None,
-        number: jax.Array | int = 0,
-    ) -> jax.Array:
-        """Return the new hidden states of all tokens, or of the `queries`.
-
-        Args:
-          hidden_BTD, visibility, key, queries, number: as in `BertLayer.__call__`.
-          positions: rotation of queries and keys, see `positions` of the block.
-        """
+    def __call__(self, inputs: LayerInputs) -> jax.Array:
+        """Return the new hidden states; queries and keys are rotated by their positions."""
+        hidden_BTD, visibility, key, queries, positions, _ = inputs
         config, rate = self.config, self.config.dropout
         attention_key, output_key, feedforward_key = [None] * 3 if key is None else split(key, 3)
         norm = normalization(config, "attention_norm")
         # Only the inputs of both parts are normalized; their outputs are added to the states as they are.
-        sums, normed_BTD = hidden_BTD if queries is None else queries.hidden_BQD, norm(hidden_BTD)
+        sums, normed_BTD = inputs.own, norm(hidden_BTD)
         normed_queries = queries and queries._replace(hidden_BQD=norm(queries.hidden_BQD))
         attention = GroupedAttention(config, name="attention")
         attended = attention(normed_queries, normed_BTD, normed_BTD, visibility, attention_key, positions)

@@ -18,7 +18,7 @@ from bertjax.models.dropout import dropout
 from bertjax.models.layers import Dense
 from bertjax.models.pooling import first_columns, last_columns
 from bertjax.models.taps import HIDDEN, LAYER_MASK
-from bertjax.models.visibility import Queries, Visibility
+from bertjax.models.visibility import LayerInputs
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting
 
@@ -149,22 +149,9 @@ class LSTMLayer(nn.Module):
     config: EncoderConfig
 
     @nn.compact
-    def __call__(
-        self,
-        hidden_BTD: jax.Array,
-        visibility: Visibility,
-        key: jax.Array | None = None,
-        queries: Queries | None = None,
-        positions: None = None,
-        number: jax.Array | int = 0,
-    ) -> jax.Array:
-        """Return the new hidden states of all tokens, or of the `queries`.
-
-        Args:
-          hidden_BTD, visibility, key, queries, number: as in `BertLayer.__call__`.
-          positions: None; the recurrence encodes token order.
-        """
-        del positions, number
+    def __call__(self, inputs: LayerInputs) -> jax.Array:
+        """Return the new hidden states; the recurrence encodes token order."""
+        hidden_BTD, visibility, key, queries, *_ = inputs
         examples_BT = visibility.examples_BT
         changes = examples_BT[:, 1:] != examples_BT[:, :-1]
         is_edge = jnp.ones_like(examples_BT[:, :1], bool)

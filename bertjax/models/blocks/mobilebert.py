@@ -18,7 +18,7 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import dropout, split
 from bertjax.models.execution import kept
 from bertjax.models.layers import Dense, activation, normalization
-from bertjax.models.visibility import Queries, Visibility
+from bertjax.models.visibility import LayerInputs, Queries
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting
 
@@ -124,24 +124,11 @@ class MobileBertLayer(nn.Module):
     config: EncoderConfig
 
     @nn.compact
-    def __call__(
-        self,
-        hidden_BTD: jax.Array,
-        visibility: Visibility,
-        key: jax.Array | None = None,
-        queries: Queries | None = None,
-        positions: None = None,
-        number: jax.Array | int = 0,
-    ) -> jax.Array:
-        """Return the new hidden states of all tokens, or of the `queries`.
-
-        Args:
-          hidden_BTD, visibility, key, queries, number: as in `BertLayer.__call__`.
-          positions: None; the embeddings hold them.
-        """
+    def __call__(self, inputs: LayerInputs) -> jax.Array:
+        """Return the new hidden states; positions are in the embeddings."""
+        hidden_BTD, visibility, key, queries, positions, _ = inputs
         config, block = self.config, self.config.block
         attention_key, _, output_key = [None] * 3 if key is None else split(key, 3)
-        own = hidden_BTD if queries is None else queries.hidden_BQD
         bottleneck = Bottleneck(config, name="bottleneck")
         sums, queries, keys_BTD, values_BTD = bottleneck.enter(hidden_BTD, queries)
         attention = SelfAttention(config, name="attention")
@@ -150,7 +137,7 @@ class MobileBertLayer(nn.Module):
         for number in range(1, block.feedforwards):
             states = FeedForward(config, name=f"feedforward_{number}")(states)
         output = states + feed_forward(self, states, visibility, queries)
-        return bottleneck.leave(normalization(config, "output_norm")(kept(output)), own, output_key)
+        return bottleneck.leave(normalization(config, "output_norm")(kept(output)), inputs.own, output_key)
 
 
 class Bottleneck(nn.Module):

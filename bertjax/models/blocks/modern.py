@@ -22,7 +22,7 @@ from bertjax.models.execution import kept
 from bertjax.models.label_heads import LabelHead
 from bertjax.models.layers import normalization
 from bertjax.models.rotary import Rotary, check_rotary, rotary_at
-from bertjax.models.visibility import Queries, Visibility
+from bertjax.models.visibility import LayerInputs, Visibility
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting
 
@@ -128,26 +128,14 @@ class ModernLayer(nn.Module):
     config: EncoderConfig
 
     @nn.compact
-    def __call__(
-        self,
-        hidden_BTD: jax.Array,
-        visibility: Visibility,
-        key: jax.Array | None = None,
-        queries: Queries | None = None,
-        positions: tuple[Rotary, ...] = (),
-        number: jax.Array | int = 0,
-    ) -> jax.Array:
-        """Return the new hidden states of all tokens, or of the `queries`.
-
-        Args:
-          hidden_BTD, visibility, key, queries, number: as in `BertLayer.__call__`.
-          positions: rotations of queries and keys, see `ModernBlock.positions`.
-        """
+    def __call__(self, inputs: LayerInputs) -> jax.Array:
+        """Return the new hidden states; positions are the rotations of `ModernBlock.positions`."""
+        hidden_BTD, visibility, key, queries, positions, number = inputs
         config, rate = self.config, self.config.dropout
         attention_key, output_key, feedforward_key = [None] * 3 if key is None else split(key, 3)
         attention_norm, output_norm = normalization(config, "attention_norm"), normalization(config, "output_norm")
         # Only the inputs of both parts are normalized; their outputs are added to the states as they are.
-        sums = hidden_BTD if queries is None else queries.hidden_BQD
+        sums = inputs.own
 
         def normed(states: jax.Array) -> jax.Array:
             return jnp.where(number == 0, states, attention_norm(states))

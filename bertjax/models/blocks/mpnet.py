@@ -16,7 +16,8 @@ from flax import linen as nn
 from bertjax.models.bert import BertLayer, products
 from bertjax.models.blocks.base import Block, check_has_positions, check_heads
 from bertjax.models.config import EncoderConfig
-from bertjax.models.relative import relative_shift
+from bertjax.models.relative import columns_of, relative_shift
+from bertjax.models.visibility import Placed, Queries
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting
 
@@ -73,15 +74,9 @@ class DistanceBias(NamedTuple):
     bias_HTT: jax.Array
     further_BK: jax.Array | None = None
 
-    def apply(
-        self,
-        config: EncoderConfig,
-        query_BQHD: jax.Array,
-        key_BTHD: jax.Array,
-        columns_BQ: jax.Array | None,
-        tokens: int,
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def apply(self, config: EncoderConfig, query_BQHD: jax.Array, key_BTHD: jax.Array, at: Queries | None) -> Placed:
         """Return queries, keys and bias, as `bertjax.models.attention.Positions` describes."""
+        columns_BQ, tokens = columns_of(at, key_BTHD.shape[1])
         bias_BHQT = self.bias_HTT[None]  # the same for all rows
         if columns_BQ is not None:
             # Rows of a table, which is cheaper than single numbers.

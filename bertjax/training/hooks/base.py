@@ -6,13 +6,12 @@ from typing import Any
 
 from bertjax.models.vocabulary import count_parameters
 from bertjax.training.evaluation import Evaluation
-from bertjax.training.flops import StepFlops
 from bertjax.training.restore import Restored
 from bertjax.training.results.report import summary_of
 from bertjax.training.run.failures import Failures
 from bertjax.training.run.goodput import goodput_of, mfu
 from bertjax.training.run.metrics import MetricsLog, MetricsQueue
-from bertjax.training.stage_flops import of_stage
+from bertjax.training.stage_flops import StepFlops, of_stage
 from bertjax.training.start import Start
 
 

@@ -136,7 +136,8 @@ def test_students_and_teachers_that_do_not_fit(teacher):
             check(dataclasses.replace(encoder, max_positions=64))
     model = objective.model(dataclasses.replace(encoder, vocab_size=90))
     with pytest.raises(UserError, match="has 100 tokens and the student 90; set model.vocab_size=100"):
-        objective.terms(model, params_of(model.config), {}, BATCH, None, False)
+        batch = BATCH | {"tokens_BT": BATCH["tokens_BT"] % 90}
+        objective.terms(model, params_of(model.config), {}, batch, None, False)
     with pytest.raises(UserError, match="Classification has no masked-LM head, which a teacher loss of kind=token_log"):
         Distilled(Classification(), losses={"soft": TokenLogits()}).teacher_heads(encoder)
 
