@@ -1,6 +1,5 @@
-"""How much there is to own: code, files and tests. Ceilings fall with the commit that gains room, and rise never above
-the goals that they fell to: 39,500 lines of code, 450 files of which 35 are small, 42,000 lines of tests.
-"""
+"""How much there is to own: code, files and tests. Ceilings fall with the commit that gains room, and never rise above
+39,500 lines of code, 450 files of which 35 are small, and 42,000 lines of tests."""
 
 import ast
 import io

@@ -146,7 +146,8 @@ def test_the_longest_rows_fit_into_the_memory_of_a_v4_chip(dtype):
 
     def gradients(query, key, value, examples):
         def loss(*states):
-            return jnp.sum(fused_with_dropout(*states, Visibility(examples)).astype(jnp.float32))
+            inputs = AttentionInputs(*states, Visibility(examples))
+            return jnp.sum(fused_with_dropout(inputs).astype(jnp.float32))
 
         return jax.grad(loss, argnums=(0, 1, 2))(query, key, value)
 
