@@ -188,7 +188,11 @@ def most_context(bounds: np.ndarray) -> np.ndarray:
     Args:
       bounds: the result of `windows`; ties go to the first window.
     """
-    tokens = np.arange(bounds[-1, 1])
-    before, after = tokens - bounds[:, :1], bounds[:, 1:] - 1 - tokens
-    context = np.minimum(before, after) + _LENGTH_WEIGHT * (bounds[:, 1:] - bounds[:, :1])
-    return np.where((before >= 0) & (after >= 0), context, -1.0).argmax(axis=0)
+    owners, most = np.zeros(bounds[-1, 1], np.int64), np.full(bounds[-1, 1], -1.0)
+    # Window by window: all windows at once would take memory with the square of a long text.
+    for window, (start, stop) in enumerate(bounds):
+        before = np.arange(stop - start)
+        context = np.minimum(before, before[::-1]) + _LENGTH_WEIGHT * (stop - start)
+        owners[start:stop] = np.where(context > most[start:stop], window, owners[start:stop])
+        most[start:stop] = np.maximum(context, most[start:stop])
+    return owners

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -69,6 +70,14 @@ def test_every_token_is_in_a_window_and_belongs_to_one(length, room, stride):
     for token, owner in zip(tokens, owners):
         context = [min(token - start, stop - 1 - token) for start, stop in bounds if start <= token < stop]
         assert min(token - bounds[owner, 0], bounds[owner, 1] - 1 - token) == max(context)
+
+
+def test_windows_of_a_long_text_take_no_more_memory_than_the_text():
+    bounds = windows(200_000, 126, 64)
+    tracemalloc.start()
+    most_context(bounds)
+    assert tracemalloc.get_traced_memory()[1] < 10 * 8 * 200_000
+    tracemalloc.stop()
 
 
 PAD, CLS_LAST_CLS, CLS_LAST_SEP, MASK = range(4)

@@ -88,12 +88,12 @@ class LabelSets(LabeledText):
         Raises:
           UserError: a label is not among the classes.
         """
-        numbers_MC = np.zeros((len(records), len(classes)), np.float32)
+        numbers_MC, places = np.zeros((len(records), len(classes)), np.float32), dict(zip(classes, range(len(classes))))
         for number, record in enumerate(records):
             for name in record.get(self.label, ()):
-                if name not in classes:
+                if name not in places:
                     raise self.unknown(record, f"label {name!r}", classes)
-                numbers_MC[number, classes.index(name)] = 1.0
+                numbers_MC[number, places[name]] = 1.0
         return numbers_MC
 
     def _names(self, record: Record) -> list[str]:

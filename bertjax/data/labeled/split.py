@@ -90,8 +90,8 @@ def _strata(records: list[Record], format: LabeledFormat, has_classes: bool) -> 
 
 
 def text_key(texts: list[str]) -> str:
-    """Return a form of a record's texts that is equal for texts that a reader would call the same."""
-    return "\n".join(" ".join(unicodedata.normalize("NFKC", text).casefold().split()) for text in texts)
+    """Return a form of a record's texts that is equal for texts that a reader would call the same, in any order."""
+    return "\n".join(sorted(" ".join(unicodedata.normalize("NFKC", text).casefold().split()) for text in texts))
 
 
 def _random(key: str, seed: int) -> bytes:

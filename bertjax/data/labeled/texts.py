@@ -10,7 +10,7 @@ import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -169,16 +169,17 @@ class LabeledText(LabeledFormat):
         Raises:
           UserError: a label is not among the classes, or is not a number although there are no classes.
         """
-        return np.array([self._label(record, classes) for record in records], np.int32 if classes else np.float32)
+        places = {name: place for place, name in enumerate(classes)}
+        return np.array([self._label(record, places) for record in records], np.int32 if classes else np.float32)
 
-    def _label(self, record: Record, classes: tuple[str, ...]) -> int | float:
+    def _label(self, record: Record, places: Mapping[str, int]) -> int | float:
         if self.label not in record:
             return 0
         label, where = record[self.label], record.get(WHERE, "this record")
-        if classes:
-            if labels.class_of(label) not in classes:
-                raise self.unknown(record, f"label {label!r}", classes)
-            return classes.index(labels.class_of(label))
+        if places:
+            if (name := labels.class_of(label)) not in places:
+                raise self.unknown(record, f"label {label!r}", list(places))
+            return places[name]
         number = labels.number_of(label)
         if math.isnan(number):
             raise UserError(f"{where} has the label {label!r}, which is not a number; correct it or leave the row out")

@@ -19,7 +19,7 @@ from bertjax.runtime.errors import UserError, shorten
 
 LONGEST_NAME = 80
 # Settings that a spec leaves out if they are off.
-_OFF = {"share": 1.0, "filters": [], "near_duplicates": {}, "group_fields": {}}
+_OFF = {"share": 1.0, "filters": [], "near_duplicates": {}, "group_fields": {}, "heldout_field": ""}
 # Raise it when the same corpus and settings would give another store.
 VERSION = 4
 
@@ -53,6 +53,8 @@ def _spec(config: DataConfig, fingerprint: Callable[[str, str], str]) -> dict[st
         **({"share": config.share} if config.share < 1 else {}),
         **_cleaning(config),
         **_groups(config),
+        # A single corpus has the same field as its held-out file.
+        **({"heldout_field": config.text_field} if config.heldout and config.sources else {}),
         **_sample(config),
         "on_bad_document": config.on_bad_document,
         "splitter": config.splitter,

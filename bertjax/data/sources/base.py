@@ -432,7 +432,8 @@ def unit_of(record: Mapping[str, Any], field: str, where: str) -> str:
         return ""
     if _is_missing(record.get(field)):
         raise no_field(where, field, [name for name in record if not _is_missing(record[name])], GROUP_FIELD)
-    return str(record[field])
+    value = record[field]  # 7.0 is 7, as pandas writes it beside missing values
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def _is_missing(value: Any) -> bool:

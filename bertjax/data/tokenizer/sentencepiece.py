@@ -113,7 +113,7 @@ class SentencePieceTokenizer(Tokenizer):
         return self._spaced_processor.encode(self._normalized(texts), num_threads=1)
 
     def encode_flat(self, sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        encoded = self._processor.encode(self._normalized(sentences), num_threads=1, return_type="numpy")
+        encoded = self._spaced_processor.encode(self._normalized(sentences), num_threads=1, return_type="numpy")
         lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
         return np.concatenate([np.zeros(0, np.int32), *encoded]), lengths
 

@@ -9,6 +9,7 @@ import re
 import pytest
 
 from bertjax.config.config import from_dict
+from bertjax.data.labeled.split import text_key
 from bertjax.runtime.errors import UserError
 from bertjax.training.resolve import open_feeds
 from bertjax.training.results import labeled_block
@@ -59,6 +60,7 @@ def printed(feeds) -> list[str]:
 
 
 def test_equal_texts_with_different_labels_and_classes_with_few_records(feeds):
+    assert text_key(["A dog", "a cat"]) == text_key(["a  CAT", "a dog"]), "a pair and its mirror are on one side"
     rows = [("Fast  Car", "good"), ("slow", "bad"), ("fast car", "bad"), ("slow", "bad"), ("FAST CAR", "good")]
     rows += [(f"abc {number}", "good") for number in range(5)]
     train = lines(*({"text": text, "label": label} for text, label in rows))

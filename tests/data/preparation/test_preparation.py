@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from bertjax.data.config import NearDuplicates, SourceConfig, TokenizerConfig
+from bertjax.data.config import DataConfig, NearDuplicates, SourceConfig, TokenizerConfig
 from bertjax.data.filters.rules import GopherQuality, Length
 from bertjax.data.preparation.prepare import open_or_prepare, prepare
 from bertjax.data.preparation.spec import find, path_of, spec_of
@@ -116,6 +116,12 @@ def test_a_store_is_found_by_its_fingerprint_without_the_corpus(config, tmp_path
     assert find(dataclasses.replace(config, store=str(tmp_path / "none")), made.fingerprint) is None
     (made.path / "manifest.json").write_text("{")
     assert find(config, made.fingerprint) is None
+
+
+def test_the_field_of_held_out_texts_is_part_of_a_store_of_several_sources(config):
+    several = {"corpus": DataConfig.corpus, "heldout": config.corpus, "sources": {"a": SourceConfig(config.corpus)}}
+    specs = [spec_of(dataclasses.replace(config, **several, text_field=field)) for field in ("text", "body")]
+    assert specs[0] != specs[1]
 
 
 def test_one_store_is_opened_without_the_corpus(config, tmp_path, capsys):

@@ -11,6 +11,7 @@ import pytest
 
 from bertjax.data.config import DataConfig, SourceConfig, TokenizerConfig
 from bertjax.data.preparation.prepare import prepare
+from bertjax.data.sources.base import unit_of
 from bertjax.data.store import SPLITS
 
 ALPHABETS = {"big": "abcdefgh", "lone": "mnop", "small": "uvwxyz"}
@@ -40,6 +41,7 @@ def config(tmp_path):
 def test_all_parts_of_a_unit_are_on_one_side_of_the_split(config, tmp_path, kind):
     texts = text_in("abcdefgh", 300, seed=1).split("\n\n")  # more than a batch of Parquet
     books = [f"book {number // 5}" for number in range(len(texts))]
+    assert unit_of({"book": 7.0}, "book", "") == unit_of({"book": 7}, "book", "") == "7"
     if kind == "jsonl":
         rows = [json.dumps({"text": text, "book": book}) for text, book in zip(texts, books, strict=True)]
         (tmp_path / "books.jsonl").write_text("\n".join(rows))

@@ -33,7 +33,9 @@ def test_each_text_has_its_own_ids(tokenizers, name, texts, is_spaced):
     tokens = tokenizers[name]
     encoded = tokens.encode_inside(texts, [is_spaced] * len(texts))
     assert encoded == [tokens.encode_inside([text], [is_spaced])[0] for text in texts]
-    if not is_spaced:
+    if is_spaced:
+        assert tokens.encode_flat(texts)[0].tolist() == [token for ids in encoded for token in ids]
+    else:
         assert all(bool(ids) <= bool(text.strip()) for text, ids in zip(texts, encoded))
 
 
