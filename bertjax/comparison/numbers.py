@@ -33,8 +33,8 @@ class Spread:
         return statistics.fmean(self.values)
 
     @property
-    def deviation(self) -> float:
-        """Sample standard deviation; 0 for a single value."""
+    def deviation(self) -> float | None:
+        """Sample standard deviation; None for a single value."""
         return deviation(self.values)
 
     @property

@@ -216,9 +216,8 @@ def print_results(results: Sequence[Result]) -> None:
     for index, result in enumerate(results):
         if index and result.held_out_task != results[index - 1].held_out_task:
             table.add_section()
-        mean, spread = (
-            ("-", "-") if not result.values else (f"{result.mean:.4f}", f"{seeds.deviation(result.values):.4f}")
-        )
+        mean = f"{result.mean:.4f}" if result.values else "-"
+        spread = f"{seeds.deviation(result.values):.4f}" if len(result.values) > 1 else "-"
         baseline = "-" if result.baseline is None else f"{result.baseline:.4f}"
         runs = str(len(result.values)) + (f", {len(result.failures)} failed" if result.failures else "")
         task = ["; ".join(result.held_out_task)] * (len(tasks) > 1)

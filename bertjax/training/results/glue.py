@@ -2,6 +2,7 @@
 
 import statistics
 from pathlib import Path
+from typing import Any
 
 from etils import epath
 from rich.console import Console
@@ -76,7 +77,7 @@ def _has_ended(files: Workdir) -> bool:
     return has_finished(files) or not storage.exists(files.config)
 
 
-def as_dict(scores: Scores) -> dict[str, dict[str, float]]:
+def as_dict(scores: Scores) -> dict[str, dict[str, Any]]:
     """Return {task: {`mean`, `deviation`, `seeds`}} in percent, with an `average` if no task is missing.
 
     `seeds` is the number of finite scores. Tasks without any are left out.
@@ -84,11 +85,8 @@ def as_dict(scores: Scores) -> dict[str, dict[str, float]]:
     table = {}
     for task, values in scores.items():
         if finite := _finite(values):
-            table[task] = {
-                "mean": 100 * statistics.fmean(finite),
-                "deviation": 100 * deviation(finite),
-                "seeds": len(finite),
-            }
+            percent = [100 * value for value in finite]
+            table[task] = {"mean": statistics.fmean(percent), "deviation": deviation(percent), "seeds": len(finite)}
     # An average over fewer tasks is not comparable with the paper's.
     if all(task in table for task in GLUE):
         table["average"] = {"mean": statistics.fmean(table[task]["mean"] for task in GLUE)}
@@ -107,7 +105,8 @@ def print_glue(scores: Scores, console: Console | None = None) -> None:
         table.add_column(heading, justify="right")
     table.add_column("average", justify="right")
     means = [f"{rows[task]['mean']:.1f}" if task in rows else "-" for task in GLUE]
-    spread = [f"± {rows[task]['deviation']:.1f}" if task in rows else "" for task in GLUE]
+    spreads = [rows[task]["deviation"] if task in rows else None for task in GLUE]
+    spread = ["" if value is None else f"± {value:.1f}" for value in spreads]
     table.add_row(*means, f"{rows['average']['mean']:.1f}" if "average" in rows else "-")
     table.add_row(*spread, "")
     notes = [

@@ -155,9 +155,9 @@ def lines_of(root: epath.Path, spread: dict[str, Any]) -> list[str]:
     return [*lines, f"runs      {root}/seed=*", f"figures   {root / SUMMARY}"]
 
 
-def deviation(values: Sequence[float]) -> float:
-    """Return the sample standard deviation (n - 1); 0 for a single value."""
-    return statistics.stdev(values) if len(values) > 1 else 0.0
+def deviation(values: Sequence[float]) -> float | None:
+    """Return the sample standard deviation (n - 1); None for a single value, which says nothing about others."""
+    return statistics.stdev(values) if len(values) > 1 else None
 
 
 def print_seeds(spread: dict[str, Any], console: Console | None = None) -> None:

@@ -70,7 +70,7 @@ def test_a_metric_that_some_seeds_lack_is_that_of_the_others():
     spread = over_seeds([{"eval": values, "baseline": {"majority_accuracy": 0.8}} for values in runs])
     assert spread["metrics"]["accuracy"]["values"] == [None, 0.9, 0.7] and spread["failed"] == 2
     assert spread["metrics"]["accuracy"]["mean"] == pytest.approx(0.8)
-    precision = {"values": [None, 0.4, None], "mean": 0.4, "deviation": 0.0, "median": 0.4, "best": 0.4}
+    precision = {"values": [None, 0.4, None], "mean": 0.4, "deviation": None, "median": 0.4, "best": 0.4}
     assert spread["metrics"]["precision"] == precision
     nothing = over_seeds([{"eval": {"f1": None}, "baseline": {}}])
     output = io.StringIO()
