@@ -157,10 +157,10 @@ point_of() {
 }
 
 check_places() {
-  local argument name place places
+  local argument name place places several='^[[({]'
   for argument in ${ARGS[@]+"${ARGS[@]}"}; do
     [[ $argument =~ ^--config\.([^=]+)=(.+)$ ]] || continue
-    place=${BASH_REMATCH[2]}
+    place=${BASH_REMATCH[2]//[\'\"]/}
     name=$(point_of "${BASH_REMATCH[1]}")
     [[ -n $name ]] || continue
     [[ $name != init_from ]] || place=${place%@*}  # RUN@STEP
@@ -168,9 +168,11 @@ check_places() {
     [[ $name != examples || ! $place =~ ^[0-9]*\.?[0-9]+([eE]-?[0-9]+)?$ ]] || continue
     [[ $name:$place != lexicon:mine ]] || continue  # made from the corpus
     places=("$place")
-    [[ $name != filter ]] || IFS=, read -ra places <<<"$(tr -d "()[]'\" " <<<"$place")"  # as in ("a.txt", "b.txt")
+    # Several files, as in ("a.txt", "b.txt") or {"name": "c.txt"}.
+    [[ ! $place =~ $several ]] || IFS=, read -ra places <<<"$(tr -d '()[]{}' <<<"$place")"
     for place in "${places[@]}"; do
-      check_place "$name" "$place" "$argument"
+      place=${place#*: }
+      check_place "$name" "${place# }" "$argument"
     done
   done
 }

@@ -240,6 +240,11 @@ class Config:
         execution = Execution(dtype, self.runtime.unroll, remat)
         return dataclasses.replace(self.model, vocab_size=vocab_size, execution=execution)
 
+    def _own_heads(self, objective: Objective) -> list[str]:
+        """Return the heads that the kind whose question an objective answers does not have."""
+        asked = OBJECTIVES.class_of(question_of(objective))
+        return sorted(objective.heads(self.model).keys() - asked.heads(objective, self.model).keys())
+
     def identity(self, store_fingerprint: str) -> dict[str, Any]:
         """Return what a resumed run must have in common: settings that change the result, and data by content."""
         # Paths are left out, since files may be moved: corpora and labeled files have fingerprints, and `init_from` and
@@ -248,9 +253,9 @@ class Config:
         if self.data.tokenizer.model:  # its content is in the store's fingerprint; the other settings are not read
             del identity["data"]["tokenizer"]
         identity["data"]["store_fingerprint"] = store_fingerprint
-        asked = {name: question_of(unwrapped(task.objective)) for name, task in self.tasks.items()}
-        if any(asked.values()):
-            identity["questions"] = asked
+        objectives = {name: unwrapped(task.objective) for name, task in self.tasks.items()}
+        if asked := {name: kind for name, each in objectives.items() if (kind := question_of(each))}:
+            identity["questions"] = {name: [kind, *self._own_heads(objectives[name])] for name, kind in asked.items()}
         # This part of `runtime` changes the result: it decides which rows a step reads.
         if self.runtime.skip_rows:
             identity["skip_rows"] = plain(self.runtime.skip_rows)

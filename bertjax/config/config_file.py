@@ -57,7 +57,7 @@ def load(config_path: str, overrides: Sequence[str] = ()) -> Config:
     mapping = _settings(config_path, find(path), variant)
     tasks = list(mapping["tasks"]) if isinstance(mapping.get("tasks"), dict) else []
     # A flag for `kind` clears the recipe's settings for the old kind, so it must come before flags for the new one.
-    for assignment in sorted(overrides, key=_kinds_first):
+    for assignment in _in_order(overrides):
         if removed := typed.override(mapping, assignment, unions=_UNIONS):
             names = ", ".join(removed)
             print(f"{assignment}: settings that the recipe has for another kind are not used: {names}", file=sys.stderr)
@@ -264,11 +264,18 @@ def _text(settings: Any, path: str) -> str:
     return settings if isinstance(settings, str) else ""
 
 
-def _kinds_first(assignment: str) -> tuple[bool, int]:
-    """Sort key: `kind` settings first, outer ones before inner ones."""
-    path = assignment.partition("=")[0]
-    # False sorts before True.
-    return (False, path.count(".")) if path.endswith(".kind") else (True, 0)
+def _in_order(overrides: Sequence[str]) -> list[str]:
+    """Return overrides with `kind` settings first, outer ones before inner ones, but never before a group they are in.
+
+    A group, such as `tasks={...}`, replaces what stands before it.
+    """
+    paths, groups, keys = [assignment.partition("=")[0] for assignment in overrides], 0, []
+    for path in paths:
+        is_group = any(other.startswith(f"{path}.") for other in paths)
+        groups += is_group
+        # False sorts before True.
+        keys.append((groups, not is_group, not path.endswith(".kind"), path.endswith(".kind") and path.count(".")))
+    return [overrides[place] for place in sorted(range(len(overrides)), key=keys.__getitem__)]
 
 
 def add_flags(parser: command_line.ArgumentParser) -> None:

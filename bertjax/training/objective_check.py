@@ -86,9 +86,11 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
         raise UserError(f"{setting} has a loss weight of {unknown[0]!r}, and its terms are {_listed(terms)}; rename it")
     if taken := sorted(_REPORTED & metrics.keys()):
         raise UserError(f"{setting} has the metric {taken[0]!r}, which every step has already; rename it")
-    if (question := question_of(inner)) and question not in OBJECTIVES.kinds:
-        choices = f"choose one of {', '.join(OBJECTIVES.kinds)}"
-        raise UserError(f"{setting} has question={question!r}, which is no kind of bertjax; {choices}")
+    kinds = [kind for kind in OBJECTIVES.kinds if isinstance(inner, OBJECTIVES.class_of(kind))]
+    if (question := question_of(inner)) and question not in kinds:
+        raise UserError(
+            f"{setting} has question={question!r}, and extends the kinds {_listed(kinds)}; choose one of them"
+        )
     _warn_of_flops(setting, inner)
     sums = {f"the term {term!r}": leaf for term, leaf in terms.items()}
     sums |= {f"the weight of {term!r}": leaf for term, leaf in weights.items()}

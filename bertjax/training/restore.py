@@ -90,6 +90,8 @@ def restore(start: Start) -> Restored:
             )
     evaluations = processes.from_writer(lambda: read_jsonl(files.evaluations, "step", "score"), "evaluations")
     scores = program.config.eval.scores(evaluations)
+    if others := [f"step {scored}" for scored in sorted({line["step"] for line in evaluations} - scores.keys())]:
+        log.warning("eval.rows or eval.seed was another at %s; these scores rank no checkpoint", shorten(others))
     checkpoints.scores = {scored: score for scored, score in scores.items() if scored <= step}
     # A state is saved before it is evaluated. If the previous start ended in between, this one evaluates it and writes
     # its line of metrics.

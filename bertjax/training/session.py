@@ -15,7 +15,7 @@ from bertjax.training.parallel import processes
 from bertjax.training.run import record, versions
 from bertjax.training.run.goodput import Elapsed
 from bertjax.training.run.lease import Lease
-from bertjax.training.run.notify import Notifier, end_of, is_refusal
+from bertjax.training.run.notify import Notifier, end_of, is_refusal, parsed
 from bertjax.training.run.watchdog import Heartbeat, Watchdog
 from bertjax.training.run.workdir import Workdir
 from bertjax.training.run.writer import LogWriter
@@ -107,7 +107,7 @@ def opened(
       UserError: the workdir cannot be used, or was written with other versions.
     """
     files, is_writer, accepted = Workdir.at(workdir), processes.is_writer(), threading.Event()
-    hang_timeout = config.runtime.hang_timeout
+    hang_timeout, _ = config.runtime.hang_timeout, parsed(on_event)  # in every process, so that all end alike
     with (
         Notifier(on_event if is_writer else "", str(files.root), accepted) as notify,
         Watchdog(hang_timeout, Heartbeat(files.heartbeat, hang_timeout), notify) as watchdog,

@@ -74,6 +74,9 @@ def test_a_kind_is_chosen_before_its_settings():
     task = load("configs/tiny.py", [*masking, *examples, "tasks.bert.objective.kind=mlm"]).task
     assert (task.objective.masking.kind, task.objective.masking.rate) == ("spans", 0.2)
     assert (task.examples.kind, task.examples.cut) == ("full_sentences", "sentences")
+    whole, mlm = "tasks={'bert': {'objective': {'kind': 'causal'}}}", [*examples, "tasks.bert.objective.kind=mlm"]
+    kinds = [load("configs/tiny.py", each).task.kind for each in ([whole, *mlm], [*mlm, whole])]
+    assert kinds == ["mlm", "causal"]
 
 
 def test_overrides_are_applied_to_the_file():

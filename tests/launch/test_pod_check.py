@@ -140,10 +140,10 @@ def test_every_place_that_workers_read_is_looked_at(checked, pod):
         "init_from": "gs://bucket/model@400",
         "data.tokenizer.model": "my/tokenizer",
         "tasks.sst2.examples.train": "my/train.tsv",
-        "tasks.sst2.examples.heldout": "0.1",
-        "tasks.sst2.examples.further_heldout.other": "gs://bucket/none.tsv",
+        "tasks.sst2.examples.heldout": "'0.1'",
+        "tasks.sst2.examples.further_heldout": "{'other': 'gs://bucket/none.tsv'}",
         "data.store": "gs://bucket/stores-to-come",
-        "data.filters.evaluations.against": "('gs://bucket/model', 'my/test.txt')",
+        "data.filters.evaluations.against": "('gs://bucket/model', 'my/test set.txt')",
         "tasks.sst2.objective.teacher": "my/teacher",
         "tasks.sst2.objective.masking.lexicon": "mine",
     }
@@ -163,6 +163,7 @@ def test_every_place_that_workers_read_is_looked_at(checked, pod):
         ("filter", "FAILED"),
         ("teacher", "FAILED"),
     ], done.stdout
+    assert "my/test set.txt is on this machine only" in done.stdout
     assert "my/train.tsv is on this machine only; run: gcloud storage cp -r my/train.tsv gs://BUCKET/" in done.stdout
     pod.settings("--config.data.store=stores", **SETTINGS)
     done = pod("check", PYTHON=python, FORECAST="no")

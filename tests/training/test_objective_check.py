@@ -81,7 +81,7 @@ def check(objective):
             own(best_metric="mml_loss"),
             "best_metric='mml_loss' is the loss of no term, and the best checkpoint is chosen by it",
         ),
-        (own(question="mml"), "has question='mml', which is no kind of bertjax; choose one of mlm, causal"),
+        (own(question="mml"), "has question='mml', and extends the kinds 'mlm'; choose one"),
         (PAIR, "Own': outputs(), which every evaluation calls, fails: TypeError: tuple indices"),
     ],
 )

@@ -28,7 +28,7 @@ from bertjax.runtime.setting import TRAINING_ONLY, setting
 
 READS = LAST, MIX = ("last", "mix")
 # Metadata of settings that decide how a head reads hidden states. A teacher in distillation keeps its own.
-OF_HEAD = {"is_of_head": True} | TRAINING_ONLY
+OF_HEAD = {"is_of_head": True}
 
 
 POOLINGS = CLS, MEAN, LATE = ("cls", "mean", "late")
@@ -76,7 +76,7 @@ class LabelObjective(Objective):
 class TokenObjective(LabelObjective):
     """Predicts a vector per token with a head on the hidden states."""
 
-    reads: str = setting(LAST, kw_only=True, metadata=OF_HEAD, choices=READS)
+    reads: str = setting(LAST, kw_only=True, metadata=OF_HEAD | TRAINING_ONLY, choices=READS)
     on_tokens: ClassVar[bool] = True
 
     def logits(self, model, batch, key=None):
@@ -97,8 +97,8 @@ class ExampleObjective(LabelObjective):
         tokens (Boizard et al., 2025, EuroBERT, arXiv 2503.05500). With `reads="mix"`, `cls` is the mean too.
     """
 
-    pooling: str = setting(CLS, kw_only=True, metadata=OF_HEAD, choices=POOLINGS)
-    reads: str = setting(LAST, kw_only=True, metadata=OF_HEAD, choices=READS)
+    pooling: str = setting(CLS, kw_only=True, metadata=OF_HEAD | TRAINING_ONLY, choices=POOLINGS)
+    reads: str = setting(LAST, kw_only=True, metadata=OF_HEAD | TRAINING_ONLY, choices=READS)
     traits: ClassVar[Traits] = Traits(labels=("label",))
 
     @property

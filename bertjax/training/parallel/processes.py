@@ -69,7 +69,7 @@ def start(heartbeat_timeout: int) -> None:
     if is_given and missing:
         raise UserError(f"{_PROCESSES} and {_PROCESS} need {' and '.join(missing)}; set all three, or none")
     for name in (_PROCESSES, _PROCESS):
-        if not os.environ.get(name, "0").isdecimal():
+        if not (os.environ.get(name) or "0").isdecimal():
             raise UserError(f"{name}={os.environ[name]!r} must be a number")
     try:
         explicit: dict[str, Any] = {name: int(text) for name, text in numbers.items() if text}

@@ -13,7 +13,6 @@ from bertjax.data.config import DataConfig, SourceConfig
 from bertjax.data.formats import FORMATS
 from bertjax.data.masking import MASKINGS
 from bertjax.data.tokenizer_config import TokenizerConfig
-from bertjax.models.config import EncoderConfig
 from bertjax.objectives import OBJECTIVES
 from bertjax.runtime.setting import FREE, OF_INPUT, PLACE, TRAINING_ONLY, marked
 
@@ -25,6 +24,7 @@ MASKED_TOKENS = frozenset(
 # These compare texts within a batch, so a larger batch makes the question harder.
 _COMPARE_WITHIN_BATCH = ("embedding_contrastive", "embedding_simcse")
 
+_SCORES = frozenset("accuracy f1 macro_f1 exact_match matthews pearson spearman".split())
 # By convention, names that end in `coefficient` or `factor` are loss weights, also in objectives from outside bertjax.
 _WEIGHTS = ("coefficient", "factor")
 # Metric of teacher losses; with two of them it has the name of its loss as a prefix.
@@ -74,8 +74,11 @@ def heldout_task(settings: Mapping[str, Any], identity: Mapping[str, Any], metri
     teaching: Mapping[str, Any] = {}
     if "objective" in objective:  # with a teacher, see `bertjax.objectives.wrapper`
         objective, teaching = objective["objective"], objective
-    if question := identity.get("questions", {}).get(task):
-        objective = _as_asked(objective, question, "" if "train" in examples else name[-1])
+    question, *own_heads = identity.get("questions", {}).get(task, [""])
+    # Metrics of its own heads, and other scores of records than those whose names say what they are, are its own.
+    is_own = name[-1] not in _SCORES if "train" in examples else name[-1].startswith(tuple(f"{x}_" for x in own_heads))
+    if question and not is_own:
+        objective = _as_asked(objective, question)
     # Evaluations use the row length of the last stage that trains the task.
     last = next(stage for stage in reversed(settings["stages"]) if not stage["tasks"] or task in stage["tasks"])
     common = {"eval": {part: settings["eval"].get(part) for part in ("seed", "rows")}}
@@ -122,15 +125,9 @@ def heldout_task(settings: Mapping[str, Any], identity: Mapping[str, Any], metri
     )
 
 
-def _as_asked(objective: Mapping[str, Any], question: str, metric: str) -> Mapping[str, Any]:
-    """Return an own objective's settings as those of the kind whose question it answers (`question_of`).
-
-    Metrics of heads that this kind lacks answer a question of their own.
-    """
-    asked = OBJECTIVES.class_of(question)
-    if metric and not metric.startswith(tuple(f"{head}_" for head in asked().heads(EncoderConfig()))):
-        return objective
-    names = {field.name for field in dataclasses.fields(asked)}
+def _as_asked(objective: Mapping[str, Any], question: str) -> Mapping[str, Any]:
+    """Return an own objective's settings as those of the kind whose question it answers (`question_of`)."""
+    names = {field.name for field in dataclasses.fields(OBJECTIVES.class_of(question))}
     return {name: value for name, value in objective.items() if name in names} | {"kind": question}
 
 

@@ -33,6 +33,14 @@ def end_of(error: BaseException) -> Literal["stopped", "failed"]:
     return "stopped" if isinstance(error, KeyboardInterrupt) or storage.may_pass(error) else "failed"
 
 
+def parsed(command: str) -> list[str]:
+    """Return the words of --on-event; raise UserError if it has an unclosed quote."""
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise UserError(f"--on-event={command} cannot be read ({error}); quote it as for a shell") from error
+
+
 def is_refusal(error: BaseException) -> bool:
     """Return whether a start ends so without having touched the run: by bad input, or since another process has it."""
     return isinstance(error, Busy) or isinstance(error, UserError) and not isinstance(error, RunFailed | Unavailable)
@@ -58,10 +66,7 @@ class Notifier:
     """
 
     def __init__(self, command: str, workdir: str, accepted: threading.Event | None = None):
-        try:
-            self._command = shlex.split(command)
-        except ValueError as error:
-            raise UserError(f"--on-event={command} cannot be read ({error}); quote it as for a shell") from error
+        self._command = parsed(command)
         self._workdir, self._accepted = workdir, accepted
         self._step = 0
         self._sent: dict[str, float] = {}

@@ -91,7 +91,7 @@ class Tracking:
         if not self._id and storage.exists(self.path):
             note = read_json(self.path, "id", "step")
             self._id, self._step = note["id"], note["step"]  # continue the tracker's run of an earlier start
-            if note["skip_rows"] != self._skipped_before(note["step"]):
+            if note.get("skip_rows", []) != self._skipped_before(note["step"]):
                 log.info("%s: a new run, since steps are trained again on other rows", self.path.stem)
                 self._settings |= {"continues": self._id}
                 self._id, self._step = "", -1

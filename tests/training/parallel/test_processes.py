@@ -41,8 +41,8 @@ def test_a_defect_of_one_process_ends_the_others(seen):
 
 def test_a_variable_that_is_no_number_is_named(monkeypatch):
     for name in ("JAX_COORDINATOR_ADDRESS", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES"):
-        monkeypatch.setenv(name, "0" if name == "JAX_PROCESS_ID" else "")
-    with pytest.raises(UserError, match="^JAX_NUM_PROCESSES='' must be a number$"):
+        monkeypatch.setenv(name, "0" if name == "JAX_PROCESS_ID" else "two")
+    with pytest.raises(UserError, match="^JAX_NUM_PROCESSES='two' must be a number$"):
         processes.start(10)
 
 

@@ -6,6 +6,8 @@ import dataclasses
 import pytest
 
 from bertjax.config.config import from_dict, to_dict
+from bertjax.models.heads import MaskedLMHead
+from bertjax.models.model import HeadSpec
 from bertjax.objectives import OBJECTIVES
 from bertjax.training.results.heldout_task import heldout_task
 
@@ -20,6 +22,9 @@ RECORDS = TEXT | {"tasks": {"rte": {"objective": {"kind": "classification"}, "ex
 class Sharp(OBJECTIVES.class_of("bert")):
     rho: float = 0.05
     question = "bert"
+
+    def heads(self, config):
+        return super().heads(config) | {"bag": HeadSpec(MaskedLMHead)}
 
 
 @dataclasses.dataclass(frozen=True)
