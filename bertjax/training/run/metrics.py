@@ -185,7 +185,6 @@ class MetricsLog:
         last_step, before = self._last_line
         self._last_line = step, dataclasses.replace(totals)
         values |= self._speed(before, totals, step - last_step)
-        self._draw({"step": step, **values})
         for scalars in (self._events, *self._trackers):
             scalars.add(step, values)
 
@@ -202,6 +201,8 @@ class MetricsLog:
         if self._writer.active:
             values = {name: None if _is_not_finite(value) else value for name, value in record.items()}
             self._journals[file].append({"step": step, **values})
+            if file == "metrics":
+                self._draw({"step": step, **values})
 
     def flush(self) -> None:
         """Write all buffered lines, unless the store does not answer."""
@@ -214,18 +215,24 @@ class MetricsLog:
 
 
 class Thinned:
-    """Every n-th of the lines that it gets. n doubles as they get many, so that a drawing never costs more."""
+    """Every n-th of the lines that it gets, and the last. n doubles as they get many: no drawing costs more."""
 
     def __init__(self):
-        self.lines: list[dict[str, Any]] = []
+        self._kept: list[dict[str, Any]] = []
+        self._last: list[dict[str, Any]] = []
         self._every, self._number = 1, 0
 
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return self._kept + [line for line in self._last if line not in self._kept[-1:]]
+
     def add(self, line: dict[str, Any]) -> None:
+        self._last = [line]
         if self._number % self._every == 0:
-            self.lines.append(line)
+            self._kept.append(line)
         self._number += 1
-        if len(self.lines) == _MOST_DRAWN:
-            self.lines, self._every = self.lines[::2], 2 * self._every
+        if len(self._kept) == _MOST_DRAWN:
+            self._kept, self._every = self._kept[::2], 2 * self._every
 
 
 def _is_not_finite(value: Any) -> bool:

@@ -29,7 +29,7 @@ class Sharp(OBJECTIVES.class_of("bert")):
 
 @dataclasses.dataclass(frozen=True)
 class Heir(Sharp):
-    """It may have changed what its metrics mean, and has not said that they are the same."""
+    """It declares no question: its metrics may mean something else."""
 
 
 def task(base, metric, changes=(), store="a"):

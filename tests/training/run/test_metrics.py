@@ -57,12 +57,12 @@ def test_keys_of_an_entry(workdir, writer):
 def test_a_drawing_of_many_steps_has_few_lines(workdir, writer, monkeypatch):
     monkeypatch.setattr(metrics, "_MOST_DRAWN", 8)
     log = MetricsLog(workdir, Totals(), 0, writer)
-    for step in range(1, 1001):
+    for step in range(1, 1003):
         log.write(step, STEP, {"eval/heldout/mlm_loss": 6.0} if step % 500 == 0 else None)
     log.close()
     steps = [line["step"] for line in log.lines_to_draw]
-    assert 6 <= len(steps) <= 16 and {1, 500, 1000} <= set(steps) and steps == sorted(steps)
-    resumed = MetricsLog(workdir, Totals(), 1000, writer)
+    assert 6 <= len(steps) <= 18 and {1, 500, 1000, 1002} <= set(steps) and steps == sorted(steps)
+    resumed = MetricsLog(workdir, Totals(), 1002, writer)
     assert [line["step"] for line in resumed.lines_to_draw] == steps
 
 
