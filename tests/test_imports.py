@@ -27,7 +27,7 @@ ALLOWED = {
     "training.schedules": "runtime config.registry",
     "training.schedule_kinds": "runtime training.schedules",
     "training.param_paths": "runtime models",
-    "training.config": "runtime models training.param_paths",
+    "training.config": "runtime data models training.param_paths",
     "training.optim": "runtime config.user_code config.registry training.schedules training.param_paths "
     "training.config",
     "training.lora": "runtime training.param_paths",
@@ -37,7 +37,7 @@ ALLOWED = {
     "training.stages": "data training.schedules training.config training.optim",
     "training.stage_encoders": "runtime models training.config",
     "config.row_lengths": "runtime config.typed data models training.config",
-    "config.task": "runtime data objectives",
+    "config.task": "runtime data objectives training.config",
     "config.task_checks": "runtime data models objectives training.config config.task",
     "config.config": "runtime config.registry config.typed data models objectives training.schedules "
     "training.config training.optim training.lora training.pruning training.quantization training.stages "

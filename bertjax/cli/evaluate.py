@@ -6,6 +6,7 @@ that need no model are printed beside the metrics.
 examples:
   the run's own held-out documents:  python -m bertjax evaluate runs/tiny
   those of other texts, as JSON:     python -m bertjax evaluate runs/tiny@3500 --corpus=my/texts --json
+  another run's held-out question:   python -m bertjax evaluate runs/mine --as=runs/tiny
   a labeled file of another form:    python -m bertjax evaluate models/nli --corpus=snli.jsonl \\
                                          --text=premise --pair=hypothesis --label=gold_label
   BLiMP, or pairs of your own:       python -m bertjax evaluate runs/tiny --minimal-pairs=pairs.jsonl
@@ -60,6 +61,7 @@ def run(
     task: str = "",
     per_class: bool = False,
     columns: Mapping[str, str | int] = types.MappingProxyType({}),
+    asked_by: str = "",
 ) -> dict[str, Any]:
     """Score a pretrained model on held-out documents, or a fine-tuned model on a labeled file.
 
@@ -75,6 +77,8 @@ def run(
       task: task to score if there are several; all if empty.
       per_class: whether to return scores per class as well.
       columns: {setting of the examples: column in the labeled file `corpus`}, if columns differ from the training file.
+      asked_by: a pretrained model whose question to ask: its objective, masking, rows and held-out documents. Thus a
+        model of another objective has a score beside it.
 
     Returns:
       {`eval`: {metric: value}, `baseline`: {metric: value}, `scored`: {task: see `_scored`}}, and `classes`: {set:
@@ -86,9 +90,12 @@ def run(
     saved = SavedModel(name, trust_code, task)
     _ = saved.export  # a damaged model is refused before anything else is printed
     saved.note_unfinished("scored")
+    asked = SavedModel(asked_by, trust_code, task) if asked_by else saved
+    if asked_by and isinstance(asked.config.task.examples, LabeledFormat):
+        raise UserError(f"--as={asked_by} was fine-tuned on a labeled file; name the file instead, as --corpus=FILE")
     if not corpus:
-        saved.check_data("--corpus=CORPUS")
-    return score(saved, saved.config, corpus, per_class, columns)
+        asked.check_data("--corpus=CORPUS")
+    return score(saved, asked.config, corpus, per_class, columns, asked)
 
 
 def score(
@@ -97,6 +104,7 @@ def score(
     corpus: str = "",
     per_class: bool = False,
     columns: Mapping[str, str | int] = types.MappingProxyType({}),
+    asked: SavedModel | None = None,
 ) -> dict[str, Any]:
     """Score a model under a given configuration, for example the configuration of the model that it was pruned from.
 
@@ -104,11 +112,12 @@ def score(
       saved: the model.
       config: configuration; `SavedModel.config` is the model's own.
       corpus, per_class, columns: see `run`.
+      asked: the model of this configuration, by default `saved`.
 
     Returns:
       See `run`, also for the errors.
     """
-    model, name = saved.export, saved.name
+    model, name, asked = saved.export, saved.name, asked or saved
     data, tokenizer = config.data, TokenizerConfig(model=str(saved.folder / "tokenizer"))
     if corpus and not isinstance(config.task.examples, LabeledFormat):
         # The model's tokenizer and not one trained on the new corpus: its ids index the model's word table.
@@ -132,12 +141,11 @@ def score(
     config, store = _labeled(config, model.tokenizer, corpus, columns)
     if store is None:  # a run's record names its own store
         # With another corpus, the recorded store would be the wrong one.
-        has_record = not corpus and not saved.is_export
-        store = open_store(config.data, read_record(Workdir.at(saved.folder)) if has_record else None)
+        has_record = not corpus and not asked.is_export
+        store = open_store(config.data, read_record(Workdir.at(asked.folder)) if has_record else None)
     if store.tokenizer.fingerprint != model.tokenizer.fingerprint:
-        raise UserError(
-            f"{store.path} was made with another tokenizer than {name}; score it with --corpus={config.data.corpus}"
-        )
+        remedy = f"score it with --corpus={config.data.corpus}" if asked is saved else "leave --as out"
+        raise UserError(f"{store.path} was made with another tokenizer than {name}; {remedy}")
     for task_name, task in config.tasks.items():
         lexicon = _objective_of(saved.settings, task_name).get("masking", {}).get("lexicon", MINE)
         if lexicon != MINE and task.objective.masking.lexicon == MINE:  # files named by an export are never opened
@@ -147,7 +155,7 @@ def score(
             value = getattr(objective, setting)
             source = "tuned on the scored file" if value is None else f"{value:.4f}, as the model has it"
             say(f"objective.{setting}: {source}")
-    if corpus and not saved.is_export and isinstance(store, TokenStore):
+    if (corpus or asked is not saved) and not saved.is_export and isinstance(store, TokenStore):
         _warn_of_trained_documents(saved, store)
     params, feeds = program.put(model.params), Feeds(program.config, store)
     evaluation = Evaluator(program, feeds)(params)
@@ -327,6 +335,7 @@ def main(argv: list[str] | None = None) -> int:
             "--corpus": "file or folder to score whole, or a corpus such as embedded:en, of which a part is held out "
             "(default: the held-out part of the run's corpus; an export has one only if it is embedded:...); for a "
             "fine-tuned model, a labeled file",
+            "--as=MODEL": "ask the question of this pretrained model: its objective, masking and held-out documents",
             "--task=NAME": "the task to score, if the model has several (default: all)",
             "--minimal-pairs=F": "score on the sentence pairs of this .jsonl file or folder instead (fields of BLiMP)",
             "--scores=FILE": "with --minimal-pairs: write the scores of each pair as .jsonl",
@@ -339,8 +348,9 @@ def main(argv: list[str] | None = None) -> int:
     command_line.add_platform_flag(parser)
     args = parser.parse_args(argv)
     columns = command_line.columns_of(args)
-    if (args.task or args.per_class) and (args.minimal_pairs or args.suite):
-        flag = f"--task={args.task}" if args.task else "--per-class"
+    asked_by = vars(args)["as"]
+    if (args.task or args.per_class or asked_by) and (args.minimal_pairs or args.suite):
+        flag = f"--task={args.task}" if args.task else f"--as={asked_by}" if asked_by else "--per-class"
         raise UserError(f"{flag} has no effect with --minimal-pairs and --suite; remove it")
     if args.scores and not args.minimal_pairs:
         raise UserError(f"--scores={args.scores} needs --minimal-pairs; add it, or remove --scores")
@@ -355,7 +365,7 @@ def main(argv: list[str] | None = None) -> int:
         if args.minimal_pairs:
             figures = run_pairs(args.model, args.minimal_pairs, args.trust_code, args.scores)
         else:
-            figures = run(args.model, args.corpus, args.trust_code, args.task, args.per_class, columns)
+            figures = run(args.model, args.corpus, args.trust_code, args.task, args.per_class, columns, asked_by)
     if args.json:
         say(json_text(figures, indent=2))
     elif args.minimal_pairs:

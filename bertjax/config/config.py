@@ -163,7 +163,7 @@ class Config:
         return (*stages, *classes, *weights, *rate)
 
     def task_at(self, stage: int, name: str) -> Task:
-        """Return a task with the masking rate that a stage sets."""
+        """Return a task with the masking that a stage sets."""
         return task_checks.task_at(self.tasks, self.stages, stage, name)
 
     def model_at(self, stage: int) -> EncoderConfig:

@@ -16,6 +16,7 @@ _PATHS = (
     "data.filters.*.against.*",
     "data.tokenizer.model",
     "data.tokenizer.keep_file",
+    "stages.*.masking.lexicon",
     "tasks.*.objective.teacher",
     "tasks.*.objective.masking.lexicon",
     "tasks.*.objective.objective.masking.lexicon",

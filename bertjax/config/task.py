@@ -1,7 +1,7 @@
 """A task: an objective with its training examples."""
 
 import dataclasses
-from typing import Self
+from typing import Any, Self, cast
 
 from bertjax.data.formats import ExampleFormat, kinds_with
 from bertjax.data.formats.pairs import SegmentPairs
@@ -13,6 +13,7 @@ from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.objectives.wrapper import rewrapped, unwrapped
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import check, setting
+from bertjax.training.config import Stage
 
 # All plans are computed and stored before the first step, so their number is limited.
 MOST_PLANS = 1000
@@ -52,16 +53,18 @@ class Task:
             )
         check(self)
 
-    def with_masking_rate(self, rate: float) -> Self:
-        """Return a copy with another `objective.masking.rate`; rate 0, or a task without masking, changes nothing.
+    def in_stage(self, stage: Stage) -> Self:
+        """Return a copy with the masking that a stage trains with; a task without masking does not change.
 
         Raises:
-          UserError: the rate is not between 0 and 1.
+          UserError: the rate is not between 0 and 1, or the objective does not work with this masking.
         """
-        if not rate or self.masking is None:
+        if self.masking is None or not (stage.masking or stage.masking_rate):
             return self
-        masking = dataclasses.replace(self.masking, rate=rate)
-        changed = rewrapped(self.objective, lambda objective: objective.copy_with(masking=masking))
+        masking = stage.masking or dataclasses.replace(self.masking, rate=stage.masking_rate)
+        changed = rewrapped(
+            self.objective, lambda objective: dataclasses.replace(cast(Any, objective), masking=masking)
+        )
         return dataclasses.replace(self, objective=changed)
 
     @property

@@ -17,13 +17,9 @@ from bertjax.training.config import Stage
 
 
 def task_at(tasks: Mapping[str, Task], stages: Sequence[Stage], stage: int, name: str) -> Task:
-    """Return a task with the masking rate that a stage sets.
-
-    Raises:
-      UserError: its masking cannot have this rate.
-    """
+    """Return a task with the masking that a stage sets; see `Task.in_stage` for the errors."""
     try:
-        return tasks[name].with_masking_rate(stages[stage].masking_rate)
+        return tasks[name].in_stage(stages[stage])
     except UserError as error:
         raise UserError(f"stages.{stage}, tasks.{name}: {error}") from error
 
@@ -95,11 +91,11 @@ def check(tasks: Mapping[str, Task], stages: Sequence[Stage], model: EncoderConf
     for index, stage in enumerate(stages):
         among = [task_at(tasks, stages, index, name) for name in stage.among(tasks)]  # checks the range of the rate
         # One task with masking is enough: GPT-BERT lowers the rate of masked steps, and has causal steps beside.
-        if stage.masking_rate and all(task.masking is None for task in among):
+        if (stage.masking or stage.masking_rate) and all(task.masking is None for task in among):
             kinds = ", ".join(dict.fromkeys(task.kind for task in among))
+            override = f"masking.kind={stage.masking.kind}" if stage.masking else f"masking_rate={stage.masking_rate}"
             raise UserError(
-                f"stages.{index}.masking_rate={stage.masking_rate} has no effect on objective.kind={kinds}, which "
-                "has no masking; leave it out"
+                f"stages.{index}.{override} has no effect on objective.kind={kinds}, which has no masking; leave it out"
             )
         weights = {name: tasks[name].weight for name in stage.among(tasks)}
         # A weight that depends on the data is checked when `resolve` builds the configuration again.

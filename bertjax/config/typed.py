@@ -40,6 +40,8 @@ def build(expected: Any, value: Any, path: str, unions: Unions, default: Any = N
         first, *others = (option for option in typing.get_args(expected) if option is not types.NoneType)
         if value is None and types.NoneType in typing.get_args(expected):
             return None
+        if first in unions and "kind" not in _mapping(path, value):
+            raise UserError(f"{path} has no kind; add --config.{path}.kind=KIND")
         # The only other union is `str | float`, such as a file or a share.
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return build(float if is_number and float in others else first, value, path, unions)

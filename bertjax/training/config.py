@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
+from bertjax.data.masking import Masking
 from bertjax.models.config import REMAT_POLICIES
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import check, setting
@@ -45,6 +46,8 @@ class Stage:
       frozen_layers: how many of the lowest layers to freeze in this stage, with the embeddings and a decoder that has a
         table of its own; 0 for none.
       masking_rate: overrides `objective.masking.rate` in training, not in evaluations; 0 for no override.
+      masking: replaces `objective.masking` in training, selected by `kind`. Evaluations keep the objective's, so runs
+        with different maskings answer the same held-out question. None for no override.
       rotary_base: overrides `model.block.rotary_base`; 0 for no override. A model that is trained on short rows with a
         small base reads longer ones if a late stage raises it (Warner et al., 2024, arXiv 2412.13663, section 2.2).
       local_rotary_base: overrides `model.block.local_rotary_base`; 0 for no override.
@@ -65,6 +68,7 @@ class Stage:
     frozen: tuple[str, ...] = ()
     frozen_layers: int = setting(0, least=0)
     masking_rate: float = setting(0.0, least=0)
+    masking: Masking | None = None
     rotary_base: float = setting(0.0, least=0)
     local_rotary_base: float = setting(0.0, least=0)
 
@@ -108,6 +112,8 @@ class Stage:
             raise UserError(
                 f"{name}.epochs={self.epochs:g} and {name}.flops={self.flops:g} both set the steps; leave one out"
             )
+        if self.masking and self.masking_rate:
+            raise UserError(f"{name}.masking_rate={self.masking_rate} is not used; set {name}.masking.rate instead")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,7 +31,7 @@ FEWEST_SCORED = 5
 
 @dataclasses.dataclass(frozen=True)
 class FeaturesByStage:
-    """Features for a task with a masking rate that changes between stages.
+    """Features for a task whose masking changes between stages.
 
     Attributes:
       objective: objective for evaluations.
@@ -44,7 +44,7 @@ class FeaturesByStage:
     by_stage: tuple[Objective, ...]
 
     def __call__(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
-        # Evaluations have no step: they keep one masking rate, so that scores of different stages are comparable.
+        # Evaluations have no step: they keep one masking, so that scores of different stages are comparable.
         is_training = draw.step is not None
         objective = self.by_stage[stage_at(self.stages, draw.step)[0]] if is_training else self.objective
         return objective.features(examples, draw)
@@ -70,9 +70,18 @@ class Feeds:
         """Make all plans of the run now, which may take minutes.
 
         Raises:
-          UserError: a split is too small, or a source has too few rows for its weight.
+          UserError: a split is too small, a source has too few rows for its weight, or features are not a function of
+            the rows and the draw.
         """
-        _ = self.train, self.heldout, self.further_heldout  # creating a feed makes its plans
+        _ = self.heldout, self.further_heldout  # creating a feed makes its plans
+        for (task, _), feed in self.train.items():
+            first, second = (feed.batch(np.arange(8), step=0) for _ in range(2))
+            for name, array in first.items():
+                if not np.array_equal(array, second[name]):
+                    raise UserError(
+                        f"tasks.{task}: features() returns another {name!r} for the same rows, so no run could be "
+                        "resumed or repeated; draw with bertjax.data.masking.token_bits in place of np.random"
+                    )
 
     @functools.cached_property
     def objectives(self) -> dict[str, Objective]:
@@ -94,10 +103,17 @@ class Feeds:
 
     def _features(self, task: str) -> Features:
         objective, stages = self.objectives[task], self.config.stages
-        if not any(stage.masking_rate and task in stage.among(self.config.tasks) for stage in stages):
+        if not any(stage.masking or stage.masking_rate for stage in stages):
             return objective.features
-        in_stages = (self.config.task_at(index, task).objective for index in range(len(stages)))
-        return FeaturesByStage(objective, stages, tuple(map(self._bound, in_stages)))
+        return FeaturesByStage(objective, stages, self._by_stage[task])
+
+    @functools.cached_property
+    def _by_stage(self) -> dict[str, tuple[Objective, ...]]:
+        """{task: objective for training, one per stage}."""
+        config, stages = self.config, range(len(self.config.stages))
+        return {
+            name: tuple(self._bound(config.task_at(index, name).objective) for index in stages) for name in config.tasks
+        }
 
     @functools.cached_property
     def train(self) -> dict[tuple[str, int], Feed]:
@@ -115,9 +131,13 @@ class Feeds:
     @property
     def read(self) -> dict[str, str]:
         """{resource that an objective reads: fingerprint}."""
+        readers = [(task, "", objective) for task, objective in self.objectives.items()]
+        for index, stage in enumerate(self.config.stages):
+            if stage.masking:
+                readers += [(task, f"stages.{index}/", self._by_stage[task][index]) for task in self.config.tasks]
         return {
-            self.config.qualified(task, name): fingerprint
-            for task, objective in self.objectives.items()
+            place + self.config.qualified(task, name): fingerprint
+            for task, place, objective in readers
             if isinstance(reader := unwrapped(objective), ReadsStore)
             for name, fingerprint in reader.fingerprints.items()
         }

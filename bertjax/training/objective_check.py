@@ -40,6 +40,8 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
     objective = task.objective
     inner = unwrapped(objective)
     setting = f"tasks.{name}.{'objective' if inner is objective else 'objective.objective'}.kind={task.kind!r}"
+    if task.masking and ":" in task.masking.kind and ":" not in task.kind:  # the code of the user is not the objective
+        setting = f"tasks.{name}: masking.kind={task.masking.kind!r}"
     # `eval_shape` runs the user's Python on shapes only: nothing is allocated or compiled, even for a large model.
     with user_errors(setting):
         batch = batch_shapes(task, encoder.vocab_size, seq_len, rows=2)

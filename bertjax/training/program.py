@@ -251,10 +251,11 @@ class Program:
         """Raise UserError unless user code can be traced, stages grow and train, and devices divide sharded axes."""
         for name, task in self.config.tasks.items():
             is_open = task.has_classes and not task.objective.classes  # until the training file is read
-            masking = getattr(getattr(task.objective, "masking", None), "kind", "")
-            kinds = (OBJECTIVES.kind_of(task.objective), task.kind, masking)
-            if any(":" in kind for kind in kinds) and not is_open:
-                check_objective(name, task, self.encoder, self.config.stages[-1].seq_len)
+            of_stages = [self.config.task_at(index, name) for index in range(len(self.config.stages))]
+            for index, each in enumerate([task, *of_stages]):
+                kinds = (OBJECTIVES.kind_of(each.objective), each.kind, each.masking.kind if each.masking else "")
+                if any(":" in kind for kind in kinds) and not is_open and each not in [task, *of_stages][:index]:
+                    check_objective(name, each, self.encoder, self.config.stages[-1].seq_len)
         for index, stage in enumerate(self.config.stages):
             if stage.batch is not None and any(
                 isinstance(self.config.tasks[name].objective, Slots) for name in stage.among(self.config.tasks)
@@ -348,7 +349,7 @@ class TaskProgram:
 
     def batch_shapes(self, stage: Stage, rows: int = 0) -> dict[str, jax.ShapeDtypeStruct]:
         """Return shapes and dtypes for a batch [B, ...]; `rows` is B after padding to a multiple of the devices."""
-        task = self.program.config.tasks[self.name].with_masking_rate(stage.masking_rate)
+        task = self.program.config.tasks[self.name].in_stage(stage)
         return batch_shapes(task, self.program.vocab_size, stage.seq_len, rows or cast(int, stage.batch))
 
     def freezing_at(self, stage: int) -> Freezing:

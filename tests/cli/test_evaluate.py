@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import pytest
 
@@ -20,6 +21,17 @@ def test_the_figures_are_those_of_the_run(undisturbed, name):
     summary = json.loads((undisturbed / "summary.json").read_text())
     assert figures["eval"] == pytest.approx(summary["eval"], rel=1e-6)
     assert figures["baseline"] == pytest.approx(summary["baseline"], rel=1e-6)
+
+
+def test_a_model_answers_the_question_of_another_run(undisturbed, tmp_path):
+    """The same weights as those of an export that asks more, and of a run, which is named as whose question it is."""
+    other = shutil.copytree(undisturbed / "export", tmp_path / "other")
+    manifest = json.loads((other / "bertjax.json").read_text())
+    manifest["config"]["tasks"]["bert"]["objective"]["masking"]["rate"] = 0.4
+    (other / "bertjax.json").write_text(json.dumps(manifest))
+    figures = evaluate.run(str(other), asked_by=str(undisturbed))
+    summary = json.loads((undisturbed / "summary.json").read_text())
+    assert figures["eval"] == pytest.approx(summary["eval"], rel=1e-6)
 
 
 @pytest.mark.slow

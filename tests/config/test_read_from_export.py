@@ -102,7 +102,10 @@ runtime.save_every runtime.save_seconds runtime.skip_rows runtime.steps_per_call
 runtime.unroll runtime.workers
 seed
 stages.*.batch stages.*.epochs stages.*.examples stages.*.flops stages.*.frozen stages.*.frozen_layers
-stages.*.layers stages.*.learning_rate stages.*.local_rotary_base stages.*.min_steps stages.*.minutes
+stages.*.layers stages.*.learning_rate stages.*.local_rotary_base
+stages.*.masking.kind stages.*.masking.lexicon stages.*.masking.lexicon_size stages.*.masking.longest
+stages.*.masking.mask stages.*.masking.random stages.*.masking.rate stages.*.masking.static
+stages.*.min_steps stages.*.minutes
 stages.*.rotary_base stages.*.steps stages.*.warmup_steps
 tasks.*.examples.folds tasks.*.examples.further_heldout tasks.*.examples.heldout tasks.*.examples.train
 tasks.*.examples.unlabeled tasks.*.objective.masking.lexicon tasks.*.objective.teacher

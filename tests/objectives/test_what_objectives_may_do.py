@@ -19,12 +19,15 @@ from bertjax.config import config_file, export
 from bertjax.config.config import Config, from_dict, to_dict
 from bertjax.config.export import Export
 from bertjax.config.opening import SavedModel
+from bertjax.data.masking import TokenMasking
 from bertjax.data.pipeline import LocalBatches
 from bertjax.interop import huggingface
 from bertjax.models import directions
+from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import Untrusted, UserError
 from bertjax.training.feeds import Feeds
 from bertjax.training.program import Program
+from bertjax.training.results.heldout_task import heldout_task
 from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.workdir import Workdir
 from bertjax.training.step import Step, gradients, train_step
@@ -167,15 +170,64 @@ def test_only_tokens_after_the_prefix_are_predicted(store):
 
 
 @pytest.mark.parametrize(
-    "kind, rate, message",
+    "kind, stage, message",
     [
-        ("causal", 0.3, "^stages.0.masking_rate=0.3 has no effect on objective.kind=causal, which has no masking"),
-        ("mlm", 1.5, "^stages.0, tasks.mine: masking.rate=1.5 must be above 0 and below 1"),
+        ("causal", {"masking_rate": 0.3}, "^stages.0.masking_rate=0.3 has no effect on objective.kind=causal, which"),
+        ("mlm", {"masking_rate": 1.5}, "^stages.0, tasks.mine: masking.rate=1.5 must be above 0 and below 1"),
+        ("causal", {"masking": {"kind": "spans"}}, "^stages.0.masking.kind=spans has no effect on objective"),
+        ("permutation", {"masking": {"kind": "tokens"}}, "^stages.0, tasks.mine: masking.mask=0.8 and masking.random"),
+        ("mlm", {"masking": {"rate": 0.3}}, "^stages.0.masking has no kind; add --config.stages.0.masking.kind=KIND"),
+        ("mlm", {"masking": {"kind": "spans"}, "masking_rate": 0.3}, "^stages.0.masking_rate=0.3 is not used; set s"),
     ],
 )
-def test_a_masking_rate_that_cannot_be_is_refused(kind, rate, message):
+def test_a_masking_of_a_stage_that_cannot_be_is_refused(kind, stage, message):
     with pytest.raises(UserError, match=message):
-        config_of({"kind": kind}, stages=[{"steps": 2, "seq_len": 32, "batch": 8, "masking_rate": rate}])
+        config_of({"kind": kind}, stages=[{"steps": 2, "seq_len": 32, "batch": 8, **stage}])
+
+
+@dataclasses.dataclass(frozen=True)
+class Restless(MaskedLM):
+    """Features that are another draw each time they are asked for."""
+
+    def features(self, examples, draw):
+        return super().features(examples, dataclasses.replace(draw, seed=int(np.random.randint(1 << 30))))
+
+
+def test_features_that_draw_outside_of_their_draw_are_refused(store):
+    feeds = Feeds(config_of({"kind": f"{__name__}:Restless"}), store)
+    with pytest.raises(UserError, match="^tasks.mine: features.. returns another 'tokens_BT' for the same rows"):
+        feeds.plan()
+
+
+@dataclasses.dataclass(frozen=True)
+class Unbound(TokenMasking):
+    """A masking that fails before its store is there."""
+
+    def choose(self, placed, draw):
+        raise TypeError("no counts yet")
+
+
+def test_an_error_in_a_masking_names_the_masking():
+    config = config_of({"kind": "mlm"}, stages=[{"seq_len": 32, "masking": {"kind": f"{__name__}:Unbound"}}])
+    with pytest.raises(UserError, match=f"^tasks.mine: masking.kind='{__name__}:Unbound'.*choose"):
+        Program(config, 400, tuple(jax.devices()[:1])).check()
+
+
+def test_a_stage_trains_with_its_own_masking_and_evaluations_ask_what_the_objective_asks(store, tmp_path):
+    """So runs with two maskings are compared on the same held-out tokens."""
+    stages = [{"steps": 8, "seq_len": 32, "batch": 8}]
+    (tmp_path / "phrases.txt").write_text("Ice age\n")
+    own = {"masking": {"kind": "phrases", "rate": 0.4, "lexicon": str(tmp_path / "phrases.txt")}}
+    plain, phrases = (config_of({"kind": "mlm"}, stages=[stages[0] | change]) for change in ({}, own))
+    assert not heldout_task(to_dict(plain), {}, "mlm_loss").changes(heldout_task(to_dict(phrases), {}, "mlm_loss"))
+    [(before, asked), (after, asked_too)] = (
+        (feeds.train["mine", 32], feeds.heldout["mine"].batch(np.arange(8)))
+        for feeds in (Feeds(plain, store), Feeds(phrases, store))
+    )
+    jax.tree.map(np.testing.assert_array_equal, asked, asked_too)
+    predicted = [feed.batch(np.arange(64), step=0)["mlm_weights_BK"].sum() for feed in (before, after)]
+    assert predicted[1] / predicted[0] == pytest.approx(0.4 / 0.15, rel=0.1)
+    assert Feeds(plain, store).read == {} and list(Feeds(phrases, store).read) == ["stages.0/lexicon"]
 
 
 @functools.cache
