@@ -3,6 +3,7 @@
 examples:
   two runs at equal cost:            python -m bertjax compare runs/tiny runs/tiny-layers=6 --x=flops
   metrics of your choice:            python -m bertjax compare runs/* --metric=mlm_accuracy
+  all combinations of a sweep:       python -m bertjax compare runs/sizes --x=flops --log=xy
   seeds, as mean and band:           python -m bertjax compare runs/a/MRPC runs/b/MRPC
   with names, for a paper:           python -m bertjax compare MLM=runs/a ours=runs/b --out=fig.pdf --table=tab.tex
   seeds in several folders:          python -m bertjax compare A=runs/a-1 A=runs/a-2 B=runs/b-1 B=runs/b-2
@@ -32,12 +33,14 @@ class Comparison(NamedTuple):
       differences: settings that differ between runs.
       numbers: results and costs, one entry per run.
       effects: {held-out metric: difference from the first run}, for every run after the first.
+      laws: {loss: how it falls with FLOPs}, of the drawn losses with `x="flops"`, if there are three sizes of models.
     """
 
     entries: list[Entry]
     differences: Differences
     numbers: list[Numbers]
     effects: list[dict[str, Effect]]
+    laws: dict[str, curves.Law]
 
 
 def run(
@@ -53,10 +56,11 @@ def run(
     """Compare runs, finished or not, and draw their curves. Code that a run names is never imported.
 
     Args:
-      paths: workdirs, or folders of runs with `--seeds`, each also as `NAME=PATH`; the first is the reference.
+      paths: workdirs, or folders of runs with `--seeds` or `--sweep`, each also as `NAME=PATH`; the first is the
+        reference.
       x: quantity on the x axis: `steps`, `tokens`, `flops` or `seconds`.
-      metrics: metrics to draw, such as `mlm_loss`, or `TASK/mlm_loss` for a mixture; by default the losses that two
-        runs share.
+      metrics: metrics to draw and to write, such as `mlm_loss`, or `TASK/mlm_loss` for a mixture; by default all are
+        written, and the losses that two runs share are drawn.
       out: figure to write, .png, .svg or .pdf.
       table: table of numbers to write, .csv or .tex; empty for none.
       smooth, log: see `bertjax.comparison.curves.draw`.
@@ -72,12 +76,13 @@ def run(
     entries = open_entries([str(path) for path in paths])
     axis, drawn = curves.check_axis(entries, x), curves.choose_metrics(entries, metrics)
     numbers = [numbers_of(entry) for entry in entries]
-    comparison = Comparison(entries, differences_of(entries), numbers, effects_of(entries, numbers))
+    laws = {metric: law for metric in drawn if axis == "flops" and (law := curves.law_of(entries, metric))}
+    comparison = Comparison(entries, differences_of(entries), numbers, effects_of(entries, numbers), laws)
     if table_path and not any(of_entry.measured for of_entry in numbers):
         raise UserError(f"--table={table} would be empty: no run has an evaluation yet; let one reach its first")
     curves.draw(entries, drawn, axis, target, smooth, log)
     if table_path:
-        tables.write(table_path, entries, numbers, comparison.effects)
+        tables.write(table_path, entries, numbers, comparison.effects, metrics)
     return comparison
 
 
@@ -88,11 +93,13 @@ def main(argv: list[str] | None = None) -> int:
         "runs",
         nargs="+",
         metavar="RUN",
-        help="workdirs, or folders of runs with --seeds; NAME=RUN gives one a name in all tables and the figure, and "
-        "several runs of one NAME are its seeds",
+        help="workdirs, or folders of runs with --seeds or --sweep; NAME=RUN gives one a name in all tables and the "
+        "figure, and several runs of one NAME are its seeds",
     )
     parser.add_flags(
-        {"--metric=NAME": "metric to draw; may be repeated (default: the losses)"}, action="append", default=[]
+        {"--metric=NAME": "metric to draw and to write; may be repeated (default: losses, and all to write)"},
+        action="append",
+        default=[],
     )
     parser.add_flags(
         {
@@ -113,9 +120,12 @@ def main(argv: list[str] | None = None) -> int:
     options = {"out": args.out, "table": args.table, "smooth": args.smooth, "log": args.log}
     comparison = run(args.runs, x=args.x, metrics=args.metric, **options)
     if args.json:
-        say(json_text(as_dict(*comparison) | {"curves": args.out}, indent=2))
+        laws = {metric: {"factor": law.factor, "exponent": law.exponent} for metric, law in comparison.laws.items()}
+        say(json_text(as_dict(*comparison[:4]) | {"laws": laws, "curves": args.out}, indent=2))
         return 0
-    print_comparison(*comparison)
+    print_comparison(*comparison[:4])
+    for metric, law in comparison.laws.items():
+        say(f"law       {metric} = {law}, through the best of {len(law.points)} budgets")
     flags = [f"--x={'flops' if args.x == 'steps' else 'steps'}", *(f"--metric={name}" for name in args.metric)]
     say(f"curves    {args.out}\nnext      {command('compare', *args.runs, *flags, f'--out={args.out}')}")
     return 0

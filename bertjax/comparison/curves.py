@@ -19,6 +19,8 @@ AXES = {"steps": "step", "tokens": "tokens", "flops": "flops", "seconds": "secon
 _AXIS_LABELS = {"step": "training step", "tokens": "training tokens", "flops": "FLOPs", "seconds": "seconds"}
 FORMATS = (".png", ".svg", ".pdf")
 _DPI = 200
+# Runs that end within this ratio of FLOPs had one budget.
+SAME_BUDGET = 1.5
 _COLUMNS = 3
 _STYLES: dict[str, dict[str, Any]] = {
     HELDOUT: {"marker": "o", "markersize": 4},
@@ -86,6 +88,42 @@ def _matched(reference: np.ndarray, steps: np.ndarray) -> np.ndarray:
     distances = np.abs(reference[:, None] - steps)
     nearest = distances.argmin(axis=1)
     return np.where(distances.argmin(axis=0)[nearest] == np.arange(len(reference)), nearest, -1)
+
+
+class Law(NamedTuple):
+    """Loss = `factor` x FLOPs^-`exponent`, fitted to `points`, float64 [n, 2] of (FLOPs, loss)."""
+
+    factor: float
+    exponent: float
+    points: np.ndarray
+
+    def __str__(self) -> str:
+        return f"{self.factor:.3g} x FLOPs^-{self.exponent:.3g}"
+
+
+def law_of(entries: Sequence[Entry], metric: str) -> Law | None:
+    """Fit a power law to the lowest held-out loss of each budget (Hoffmann et al., 2022, arXiv 2203.15556, 3.2).
+
+    Only ends of curves count: before, the learning rate has not fallen.
+
+    Returns:
+      The law; None if there are fewer than three sizes of models, or fewer than three budgets.
+    """
+    sizes = {run.summary.get("parameters") for entry in entries for run in entry.runs} - {None}
+    curves = [curve_of(entry.runs, f"{HELDOUT}{metric}", "flops") for entry in entries]
+    if len(sizes) < 3 or not metric.endswith("loss") or any(task_changes(metric, entries[0], each) for each in entries):
+        return None
+    budgets: list[list[tuple[float, float]]] = []
+    for flops, loss in sorted((curve.x[-1], curve.mean[-1]) for curve in curves if curve and curve.x[-1]):
+        # Sizes pad differently, so useful FLOPs of one budget differ a little.
+        if not budgets or flops > SAME_BUDGET * budgets[-1][0][0]:
+            budgets.append([])
+        budgets[-1].append((float(flops), float(loss)))
+    if len(budgets) < 3:
+        return None
+    best = np.array([min(budget, key=lambda end: end[1]) for budget in budgets])
+    slope, intercept = np.polyfit(*np.log(best).T, deg=1)
+    return Law(float(np.exp(intercept)), float(-slope), best)
 
 
 def smoothed(values: np.ndarray, points: int) -> np.ndarray:
@@ -157,6 +195,9 @@ def draw(
                 mark = OTHER_TASK
                 title = f"held out: points, training: thin\n{OTHER_TASK} another held-out task than {entries[0].name}"
             draw_entry(axes, entry, metric, axis, f"C{index}", smooth, mark)
+        if axis == "flops" and (law := law_of(entries, metric)):
+            flops = law.points[:, 0]
+            axes.plot(flops, law.factor * flops**-law.exponent, color="black", linestyle="--", label=str(law))
         axes.set(xlabel=_AXIS_LABELS[axis], ylabel=metric.replace("_", " "))
         axes.set(**{f"{scale}scale": "log" for scale in log})
         if axes.lines:

@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertjax.config.typed import differences
+from bertjax.runtime import storage
 from bertjax.runtime.errors import UserError, shorten
 from bertjax.training.results.scores import Scores, read_probes, read_scores
 from bertjax.training.run.record import changes_beside_seed, read_settings
 from bertjax.training.run.workdir import Workdir, is_finished, read_json, read_jsonl, runs_in
+from bertjax.training.sweep import BASE as SWEEP
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,13 +69,14 @@ def open_entries(arguments: Sequence[str]) -> list[Entry]:
 
     Args:
       arguments: paths, or `NAME=PATH` for an entry with a chosen name. Several paths under one name are the entry's
-        seeds. A path that exists is never split, so folders such as `runs/tiny-seed=1` need no name.
+        seeds. A path that exists is never split, so folders such as `runs/tiny-seed=1` need no name. The folder of a
+        sweep stands for its combinations.
 
     Raises:
       UserError: a run is named twice, a path is not a run or has logged nothing, or runs under one name differ in more
         than the seed.
     """
-    names, paths = zip(*(_split(argument) for argument in arguments))
+    names, paths = zip(*(_split(argument) for each in arguments for argument in _combinations(each)))
     roots = [Workdir.at(path).root for path in paths]
     if twice := [path for index, path in enumerate(paths) if roots[index] in roots[:index]]:
         raise UserError(f"{twice[0]} is named twice; name each run once")
@@ -85,6 +88,15 @@ def open_entries(arguments: Sequence[str]) -> list[Entry]:
             raise UserError(f"{path} has the name {short[index]} of another run; write NAME={path} with another NAME")
         folders.setdefault(name or short[index], []).append(path)
     return [Entry(name, ", ".join(of_name), _one_arm(name, of_name)) for name, of_name in folders.items()]
+
+
+def _combinations(path: str) -> list[str]:
+    """Return the folders of a sweep that have a run; another path as it is."""
+    root = Workdir.at(path).root
+    if not (root / SWEEP).exists():
+        return [path]
+    folders = [root / name for name in storage.names_in(root) if "=" in name]
+    return [str(folder) for folder in folders if Workdir(folder).config.exists() or runs_in(folder)]
 
 
 def _split(argument: str) -> tuple[str, str]:

@@ -39,9 +39,16 @@ def check_path(path: str) -> epath.Path:
 
 
 def write(
-    target: epath.Path, entries: Sequence[Entry], numbers: Sequence[Numbers], effects: Sequence[dict[str, Effect]]
+    target: epath.Path,
+    entries: Sequence[Entry],
+    numbers: Sequence[Numbers],
+    effects: Sequence[dict[str, Effect]],
+    metrics: Sequence[str] = (),
 ) -> None:
-    """Write a table in the format of its suffix."""
+    """Write a table of held-out metrics, by default of all and of probes, in the format of its suffix."""
+    if metrics:
+        chosen = [{name: each.heldout[name] for name in metrics if name in each.heldout} for each in numbers]
+        numbers = [Numbers(heldout, {}, each.spent) for heldout, each in zip(chosen, numbers, strict=True)]
     text = (as_csv if target.suffix == ".csv" else as_latex)(entries, numbers, effects)
     target.parent.mkdir(parents=True, exist_ok=True)
     storage.retry(lambda: storage.write_bytes(target, text.encode()), target)
@@ -73,7 +80,7 @@ def _effect_columns(effect: Effect) -> tuple:
 
 
 def as_latex(entries: Sequence[Entry], numbers: Sequence[Numbers], effects: Sequence[dict[str, Effect]]) -> str:
-    """Return a `tabular` for `booktabs`: mean ± deviation of runs and metrics, and the p-value against the first run.
+    """Return a `tabular` for `booktabs`: mean ± deviation of runs and metrics, and the difference from the first run.
 
     Rows are the runs or the metrics, whichever are more, so that the table is narrow. Its last lines say what the
     numbers are, so that no reader takes a deviation for an interval.
@@ -99,9 +106,17 @@ def as_latex(entries: Sequence[Entry], numbers: Sequence[Numbers], effects: Sequ
 def _notes(entries: Sequence[Entry], numbers: Sequence[Numbers], effects: Sequence[dict[str, Effect]]) -> Iterator[str]:
     if any(len(spread.values) > 1 for of_entry in numbers for spread in of_entry.measured.values()):
         yield "Mean and standard deviation over n seeds."
-    tests = dict.fromkeys(effect.test for each in effects for effect in each.values() if effect.p is not None)
-    if tests:
-        yield f"p: {' or '.join(tests)} over seeds against {entries[0].name}."
+    written = [
+        of_effects[metric]
+        for of_entry, of_effects in zip(numbers[1:], effects, strict=True)
+        for metric in of_entry.measured
+        if metric in of_effects
+    ]
+    if covers := dict.fromkeys(effect.covers for effect in written if effect.low is not None):
+        yield f"Difference from {entries[0].name} with its 95% interval over {' or '.join(covers)}."
+    if tests := [effect.test for effect in written if effect.p is not None]:
+        corrected = ", not corrected for their number" * (len(tests) > 1)
+        yield f"p: {' or '.join(dict.fromkeys(tests))} over seeds{corrected}."
     for line in unfinished(entries):
         yield f"{line}."
     yield from other_tasks(entries, effects)
@@ -113,10 +128,12 @@ def _cell(spread: Spread | None, effect: Effect | None) -> str:
     mark = f"^{{{OTHER_TASK}}}" if effect is not None and effect.task_changes else ""
     count = len(spread.values)
     deviation = f" \\pm {spread.deviation:.4f}\\;(n={count})" if count > 1 else ""
-    p = ""
+    difference = ""
+    if effect is not None and effect.value is not None and effect.low is not None:
+        difference = f"; ${effect.value:+.4f}\\;[{effect.low:+.4f}, {effect.high:+.4f}]$"
     if effect is not None and effect.p is not None:
-        p = "\\;(p<0.001)" if effect.p < 0.001 else f"\\;(p={effect.p:.3f})"
-    return f"${spread.mean:.4f}{mark}{deviation}{p}$"
+        difference += " ($p<0.001$)" if effect.p < 0.001 else f" ($p={effect.p:.3f}$)"
+    return f"${spread.mean:.4f}{mark}{deviation}${difference}"
 
 
 def _escaped(text: str) -> str:

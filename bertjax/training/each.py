@@ -35,11 +35,13 @@ class Trial(NamedTuple):
       folder: workdir, relative to the folder of all runs.
       config: the configuration.
       name: reference curve to compare with.
+      swept: assignments `a.b=value` of a sweep, in which its runs differ.
     """
 
     folder: str
     config: Config
     name: str = ""
+    swept: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

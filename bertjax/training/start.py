@@ -156,7 +156,8 @@ def print_plan(start: Start) -> None:
     """Print parameters, data, stages and layout of a run."""
     program, feeds, config = start.program, start.feeds, start.program.config
     label = functools.partial(config.qualified, name="")
-    lines = report.parameter_lines(program.abstract_state["params"], program.encoder)
+    layers = "encoder/layers/" + "N/" * config.optimizer.is_outside
+    lines = report.parameter_lines(program.abstract_state["params"], program.encoder, layers)
     for (task, _), feed in feeds.train.items():
         lines.append(report.plan_line(feed, task, label(task)))
         lines += report.reading_warnings(feed, task) if isinstance(feeds.store, TokenStore) else []

@@ -9,7 +9,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from etils import epath
 from rich.console import Console
@@ -27,8 +27,10 @@ from bertjax.training.run.record import read_settings
 from bertjax.training.run.tables import Table
 from bertjax.training.run.workdir import Workdir, read_json, write_json
 
-# File of the ranking.
-SUMMARY = "results.json"
+# Files of the ranking, and of the configuration that all combinations share.
+SUMMARY, BASE = "results.json", "sweep.json"
+# Start of another setting, as a value of its own or behind a value; `1e+3` and paths with `=` are values.
+_SETTING, _COUPLED = re.compile(r"[a-z][\w.]*="), re.compile(r"\+(?=[a-z][\w.]*=)")
 _PAIRS = {"[": "]", "(": ")", "{": "}", "'": "'", '"': '"'}
 
 
@@ -44,6 +46,9 @@ class Result:
       failures: why runs failed.
       task_changes: differences between its held-out task and the first combination's, such as
         `objective.masking.rate: 0.15 -> 0.4`; empty if there are none.
+      settings: {swept setting: value}, as text.
+      parameters: trained parameters; None if no seed has finished.
+      flops: useful FLOPs of a run, the mean over its seeds; None if no seed has finished.
     """
 
     folder: str
@@ -52,6 +57,9 @@ class Result:
     baseline: float | None
     failures: tuple[str, ...]
     task_changes: tuple[str, ...] = ()
+    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    parameters: int | None = None
+    flops: float | None = None
 
     @property
     def held_out_task(self) -> tuple[str, ...]:
@@ -75,33 +83,44 @@ class Result:
 def combinations(sweeps: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return {folder: overrides} for every combination of `a.b=value,value,...`.
 
+    Settings that change together are joined by a plus: `width=128+heads=4,width=256+heads=8`.
+
     Raises:
       UserError: a setting has no values, is given twice or has no effect on the score, or two folders would have the
         same name.
     """
-    choices: dict[str, list[str]] = {}
+    choices: list[list[tuple[str, ...]]] = []
+    taken: set[str] = set()
     for sweep in sweeps:
         key, _, text = sweep.partition("=")
-        values = _split(text)
-        if not key or not all(values):
+        stated = (part if _SETTING.match(part) else f"{key}={part}" for part in _split(text))
+        alternatives = [tuple(_COUPLED.split(part)) for part in stated]
+        keys = [[assignment.partition("=")[0] for assignment in each] for each in alternatives]
+        if not key or not all(assignment.partition("=")[2] for each in alternatives for assignment in each):
             example = "--sweep=optimizer.learning_rate=2e-5,5e-5"
             raise UserError(f"--sweep={sweep} has an empty name or value; write {example}")
-        if key == "optimizer.ema_decay":  # results are ranked by the last weights
+        if "optimizer.ema_decay" in keys[0]:  # results are ranked by the last weights
             raise UserError(
                 f"--sweep={sweep} does not change the last weights, by which results are ranked; train one run for "
                 "each value, and compare eval_ema in their summary.json"
             )
-        if key in choices:
-            raise UserError(f"--sweep={sweep} repeats {key}; list all its values in one --sweep, with commas")
-        choices[key] = values
+        if different := [each for each in keys if each != keys[0]]:
+            raise UserError(
+                f"--sweep={sweep} sets {', '.join(keys[0])}, then {', '.join(different[0])}; name the same settings "
+                "each time, as in --sweep=model.width=128+model.heads=2,model.width=256+model.heads=4"
+            )
+        if twice := [name for index, name in enumerate(keys[0]) if name in taken or name in keys[0][:index]]:
+            raise UserError(f"--sweep={sweep} repeats {twice[0]}; list all its values in one --sweep, with commas")
+        taken |= {*keys[0]}
+        choices.append(alternatives)
     folders: dict[str, tuple[str, ...]] = {}
-    for values in itertools.product(*choices.values()):
-        name = ",".join(f"{key}={value}" for key, value in zip(choices, values))
+    for chosen in itertools.product(*choices):
+        overrides = tuple(itertools.chain(*chosen))
         # Several processes find a trial by its folder, so the name depends on the values only.
-        folder = re.sub(r"[^\w.=,-]+", "_", name)
+        folder = re.sub(r"[^\w.=,-]+", "_", ",".join(overrides))
         if folder in folders:
             raise UserError(f"two combinations of --sweep have the folder {folder}; list each value once")
-        folders[folder] = tuple(f"{key}={value}" for key, value in zip(choices, values))
+        folders[folder] = overrides
     return folders
 
 
@@ -116,9 +135,10 @@ def trials_of(sweeps: Sequence[str], seeds: int, load: Callable[[tuple[str, ...]
     trials = []
     for folder, chosen in combinations(sweeps).items():
         config, name = load(chosen)
-        trials += [] if seeds else [Trial(folder, config, name)]
+        trials += [] if seeds else [Trial(folder, config, name, chosen)]
         for seed in range(seeds):
-            trials.append(Trial(f"{folder}/seed={seed}".lstrip("/"), dataclasses.replace(config, seed=seed), name))
+            of_seed = dataclasses.replace(config, seed=seed)
+            trials.append(Trial(f"{folder}/seed={seed}".lstrip("/"), of_seed, name, chosen))
     return trials
 
 
@@ -157,7 +177,10 @@ def write(root: epath.Path, trials: Sequence[Trial], runs: Results) -> list[Resu
             task = heldout_task(*read_settings(Workdir(root / finished[0])), metric)
             first_task = first_task or task
             changes = tuple(first_task.changes(task))
-        results.append(Result(folder, metric, values, baseline, failed, changes))
+        parameters = figures[0]["parameters"] if figures else None
+        flops = math.fsum(each["flops"] for each in figures) / len(figures) if figures else None
+        swept = dict(item.split("=", 1) for item in of_seeds[0].swept)
+        results.append(Result(folder, metric, values, baseline, failed, changes, swept, parameters, flops))
         if len(of_seeds) > 1 and len(figures) == len(of_seeds):
             write_json(root / folder / seeds.SUMMARY, seeds.over_seeds(figures))
     tasks = list(tasks_of(results))
@@ -199,11 +222,10 @@ def best_lines(root: epath.Path, results: Sequence[Result]) -> list[str]:
 def lines_of(root: epath.Path, results: Sequence[Result]) -> list[str]:
     """Print the results as a table, and return lines with the best combinations, files and the next command."""
     print_results(results)
-    finished = [str(root / result.folder) for result in results if result.values]
     return [
         *best_lines(root, results),
         f"figures   {root / SUMMARY}",
-        f"next      {command('compare', *finished)}",
+        f"next      {command('compare', str(root))}",
     ]
 
 
@@ -247,7 +269,7 @@ def check_base(root: epath.Path, base: Config) -> None:
     Raises:
       UserError: the folder holds a sweep with another configuration.
     """
-    path = root / "sweep.json"
+    path = root / BASE
     # Several commands may extend one sweep, but only with the same base: otherwise results are not comparable.
     # The round trip through JSON turns tuples into lists, as they are in the file.
     settings = {name: value for name, value in json.loads(json.dumps(to_dict(base))).items() if name != "runtime"}

@@ -91,7 +91,30 @@ def test_seeds_are_paired_and_tables_have_every_number(here, capsys):
     lines = (here / "new/table.tex").read_text().splitlines()
     assert lines[0] == r"\begin{tabular}{lrrr}" and lines[2].startswith(r" & parameters & mlm\_loss & ")
     assert lines[4].startswith(r"many & 1,000 & $4.0000 \pm 1.0000\;(n=3)$ & ") and f"p={effect['p']:.3f}" in lines[5]
-    assert "p: paired t test over seeds against many." in lines[8], "what p is stands in the table itself"
+    assert f"+0.2000\\;[{effect['low']:+.4f}, {effect['high']:+.4f}]$" in lines[5]
+    assert "Difference from many with its 95\\% interval over seeds." in lines[8], (
+        "what it is stands in the table itself"
+    )
+    assert "p: paired t test over seeds, not corrected for their number." in lines[9]
+    assert call("runs/many", "runs/other", "--metric=mlm_loss", "--table=one.tex") == 0
+    table = (here / "one.tex").read_text()
+    assert "accuracy" not in table and "p: paired t test over seeds." in table
+
+
+def test_the_folder_of_a_sweep_is_its_combinations_and_sizes_have_a_law(here, capsys):
+    """The best loss of each budget is 20 x FLOPs^-0.05; a fourth run is a little cheaper and worse."""
+    for number, size in enumerate((1000, 2000, 4000, 8000)):
+        flops = 10.0 ** (6 + number) if number < 3 else 0.9e8
+        end = record(STEPS, 4.0, 20 * flops**-0.05 + (number == 3)) | {"flops": flops}
+        middle = record(10, 5.0, 19.0) | {"flops": flops / 2}
+        run = write(here / f"runs/sizes/model.width={size}", [middle, end], baseline={})
+        summary = json.loads((run / "summary.json").read_text())
+        (run / "summary.json").write_text(json.dumps(summary | {"parameters": size}))
+    (here / "runs/sizes/sweep.json").write_text("{}")
+    assert call("runs/sizes", "--x=flops", "--metric=mlm_loss", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [*shown["runs"]] == [f"model.width={size}" for size in (1000, 2000, 4000, 8000)]
+    assert shown["laws"]["mlm_loss"] == pytest.approx({"factor": 20.0, "exponent": 0.05})
 
 
 def test_tables_name_what_has_not_finished_and_hold_no_formulas(here, capsys):

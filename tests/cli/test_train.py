@@ -29,6 +29,7 @@ def test_a_run_writes_its_results(undisturbed):
         "baseline",
         "parameters",
         "tokens",
+        "flops",
         "steps",
         "seconds",
         "tokens_per_second",

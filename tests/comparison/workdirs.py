@@ -57,6 +57,7 @@ def write(
             "baseline": baseline,
             "steps": last["step"],
             "tokens": last["tokens"],
+            "flops": last["flops"],
         }
         figures |= {"seconds": last["seconds"] + 10.0, "tokens_per_second": 40.0, "accounts": {}}
         (root / "summary.json").write_text(json.dumps(figures))

@@ -100,6 +100,13 @@ def test_the_optimizer_of_the_page_trains_and_resumes_bit_for_bit(flags, tmp_pat
     runs.train_here(run, tmp_path / "parted", at_edge=lambda step: True if step == 10 else None)
     assert runs.call(*run, f"--workdir={tmp_path / 'parted'}") == 0
     assert runs.weights(tmp_path / "parted") == runs.weights(tmp_path / "whole")
+    groups = (
+        sys.modules["mylab.optimizers"]
+        .lion_in_layers(1.0)
+        .init({"encoder": {"layers": {"0": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}}}})
+    )
+    sizes = {name: sum(leaf.size for leaf in jax.tree.leaves(state)) for name, state in groups.inner_states.items()}
+    assert sizes == {"lion": 1 + 4, "adam": 1 + 2 + 2}, "a count, and the moments of their own parameters"
     monkeypatch.delitem(sys.modules, "mylab.optimizers")
 
 

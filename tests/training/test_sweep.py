@@ -36,6 +36,10 @@ def test_combinations_are_all_and_have_names():
         "optimizer.learning_rate=5e-5,data.corpus=c": ("optimizer.learning_rate=5e-5", "data.corpus=c"),
     }
     assert list(combinations(["a.rate=1", "b.rate=2,3"])) == ["a.rate=1,b.rate=2", "a.rate=1,b.rate=3"]
+    assert combinations(["m.width=128+m.heads=2,m.width=1e+3+m.heads=4"]) == {
+        "m.width=128,m.heads=2": ("m.width=128", "m.heads=2"),
+        "m.width=1e_3,m.heads=4": ("m.width=1e+3", "m.heads=4"),
+    }
     values = [value for (value,) in combinations(["x=[1,2],(3,),'a,]',4"]).values()]
     assert values == ["x=[1,2]", "x=(3,)", "x='a,]'", "x=4"]
 
@@ -47,6 +51,8 @@ def test_combinations_are_all_and_have_names():
         (["a.b=1,"], "has an empty name or value"),
         (["a.b=1", "a.b=2"], "repeats a.b; list all its values in one --sweep, with commas"),
         (["optimizer.ema_decay=0.9,0.99"], "does not change the last weights, by which results are ranked; train one"),
+        (["a.b=1+a.c=2,a.b=2+a.d=3"], "sets a.b, a.c, then a.b, a.d; name the same settings each time"),
+        (["a.c=1", "a.b=1+a.c=2"], "repeats a.c; list all its values in one --sweep"),
         (["a.b=1,1"], "two combinations of --sweep have the folder a.b=1; list each value once"),
     ],
 )
@@ -238,6 +244,7 @@ def test_a_sweep_from_the_command_line(tmp_path, capsys):
     )
     best, worst = json.loads((tmp_path / "sweep/results.json").read_text())
     assert best["folder"] == "optimizer.learning_rate=3e-3" and best["mean"] < worst["mean"]
+    assert best["settings"] == {"optimizer.learning_rate": "3e-3"} and best["parameters"] > 1000 and best["flops"] > 1e6
     assert runs.call(*flags) == 0
     assert "run       " not in capsys.readouterr().out, "all runs are finished"
     assert runs.call(*flags, "--config.seed=3") == 2, "their settings are others"

@@ -35,8 +35,12 @@ from bertjax.training.run.tables import Table
 _FOLDED_DEPTH = 3
 
 
-def parameter_lines(params: Any, encoder: EncoderConfig) -> list[str]:
-    """Return one line per module in the parameter tree, with parameter count and leaf shapes."""
+def parameter_lines(params: Any, encoder: EncoderConfig, layers: str = "encoder/layers/") -> list[str]:
+    """Return one line per module in the parameter tree, with parameter count and leaf shapes.
+
+    Args:
+      layers: path to print for the stacked layers; an optimizer from outside sees each by itself.
+    """
     folded: dict[str, list[tuple[str, Any, Any]]] = {}
     for key_path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
         parts = path_of(key_path).split("/")
@@ -49,7 +53,7 @@ def parameter_lines(params: Any, encoder: EncoderConfig) -> list[str]:
     for module, leaves in folded.items():
         count = sum(count_leaf(key_path, leaf, encoder) for _, key_path, leaf in leaves)
         shapes = "  ".join(f"{name} {'x'.join(map(str, leaf.shape))}" for name, _, leaf in leaves)
-        lines.append(f"  {module:<{width}}  {count:>12,}  {shapes}")
+        lines.append(f"  {module.replace('encoder/layers/', layers):<{width}}  {count:>12,}  {shapes}")
     return lines
 
 
@@ -95,6 +99,7 @@ def summary_of(
         **({"eval_ema": evaluation.ema.of_all("metrics")} if evaluation.ema else {}),
         "baseline": evaluation.of_all("baselines"),
         "tokens": totals.tokens,
+        "flops": totals.flops,
         **({"trunk_tokens": totals.trunk_tokens} if totals.trunk_tokens else {}),
         "steps": steps,
         "seconds": totals.seconds,

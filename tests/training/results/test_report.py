@@ -43,6 +43,7 @@ def test_keys_of_the_summary():
         "eval": EVALUATION.metrics,
         "baseline": EVALUATION.baselines,
         "tokens": 6000.0,
+        "flops": 0.0,
         "steps": 40,
         "seconds": 120.0,
         "tokens_per_second": 50.0,
