@@ -80,12 +80,13 @@ def wordpiece(word: str, vocabulary: set[str]) -> list[str]:
 lesson.grade(wordpiece)
 
 # %% [markdown]
-# Now compare your function with the tokenizer of bertjax on words that it has not seen.
+# Now compare your function with the tokenizer of bertjax on words that it has not seen. Three have letters that are in
+# no piece.
 
 # %%
 vocabulary = {pieces.piece(number) for number in range(pieces.vocab_size)}
 running_words = [word for text in heldout for word in text.lower().split() if word.isascii() and word.isalpha()]
-words = sorted(set(running_words))
+words = sorted({*running_words, "smørrebrød", "straße", "encyclopædia"})
 theirs = [[pieces.piece(number) for number in ids] for ids in pieces.encode(words)]
 same = sum(wordpiece(word, vocabulary) == cut for word, cut in zip(words, theirs))
 print(f"{same} of {len(words)} words are cut alike")

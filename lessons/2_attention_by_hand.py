@@ -111,7 +111,7 @@ lesson.grade(self_attention)
 # computes it again, in a form that runs on a TPU pod. All three should agree. Float32 has about seven digits.
 
 # %%
-config = EncoderConfig(vocab_size=100, layers=1, width=64, heads=nano.HEADS, feedforward=128, max_positions=12)
+config = EncoderConfig(vocab_size=100, layers=1, width=64, heads=4, feedforward=128, max_positions=12)
 module = Encoder(config)
 tokens_BT = jnp.array(draw.integers(0, 100, (1, 12)))
 examples_BT = jnp.array([[1] * 5 + [2] * 7])  # two examples in one row, of 5 and 7 tokens
@@ -123,7 +123,7 @@ hidden_TD = state["captured"]["hidden"][0, 0]  # the embeddings of the only row
 sees_TT = examples_BT[0][:, None] == examples_BT[0][None, :]
 
 mine_TD = self_attention(first_layer, hidden_TD, sees_TT, config.heads)
-nano_TD = nano.attention(first_layer, hidden_TD[None], sees_TT[None])[0]
+nano_TD = nano.attention(first_layer, hidden_TD[None], sees_TT[None], config.heads)[0]
 context_TD = state["captured"]["context"][0, 0].reshape(12, 64)
 package_TD = nano.dense(first_layer["output"], context_TD)
 for name, other_TD in (("nano.py", nano_TD), ("the package", package_TD)):

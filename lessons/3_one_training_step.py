@@ -134,14 +134,14 @@ lesson.grade(adamw)
 # %%
 config = lesson.config()
 store = lesson.prepared()
-vocab_size, rows = store.tokenizer.vocab_size, config.stages[0].batch
+vocab_size, rows, heads = store.tokenizer.vocab_size, config.stages[0].batch, config.model.heads
 feed = Feeds(config, store).feed("train", config.stages[0].seq_len)
 start = jax.tree.map(jnp.array, Program(config, vocab_size).init_state()["params"])
 
 
 @jax.jit
 def train_step(params, mean, square, step, batch, learning_rate):
-    loss, gradient = jax.value_and_grad(nano.loss)(params, batch, vocab_size)
+    loss, gradient = jax.value_and_grad(nano.loss)(params, batch, vocab_size, heads)
     # One rare batch must not destroy the model: a gradient longer than 1 is made shorter.
     norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(gradient)))
     gradient = jax.tree.map(lambda leaf: leaf * jnp.minimum(1.0, nano.CLIP_NORM / norm), gradient)
@@ -160,11 +160,11 @@ def train_step(params, mean, square, step, batch, learning_rate):
 # %%
 zeros = jax.tree.map(jnp.zeros_like, start)
 mine = theirs = (start, zeros, zeros)
-nano_step = jax.jit(nano.train_step, static_argnums=6)
+nano_step = jax.jit(nano.train_step, static_argnums=(6, 7))
 for step in range(1, 4):
     batch = feed.batch(np.arange((step - 1) * rows, step * rows))
     *mine, my_loss = train_step(*mine, step, batch, 1e-3)
-    *theirs, their_loss = nano_step(*theirs, step, batch, 1e-3, vocab_size)
+    *theirs, their_loss = nano_step(*theirs, step, batch, 1e-3, vocab_size, heads)
     pairs = zip(jax.tree.leaves(mine[0]), jax.tree.leaves(theirs[0]))
     apart = np.max([jnp.abs(a - b).max() for a, b in pairs])  # nan if any is
     print(f"step {step}: your loss {my_loss:.5f}, nano.py {their_loss:.5f}, parameters at most {apart:.0e} apart")
@@ -196,5 +196,5 @@ lesson.picture(figure, "3_learning_rates")
 #
 # - [What the loop knows about a loss](../docs/concepts/objective_contract.md).
 # - [Sharding](../docs/concepts/sharding.md): how a step is spread over many chips.
-# - Schedules: why a training starts with small steps, in [pretraining](../docs/guides/pretraining.md).
+# - Schedules of the learning rate, and why it starts small: [schedules](../docs/guides/schedules.md).
 # - Next: [what next-sentence prediction learns](4_next_sentences.py).

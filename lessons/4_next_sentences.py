@@ -148,7 +148,7 @@ def row(a, b):
 
 @jax.jit
 def log_probability_next(params, batch):
-    cls_BD = nano.encode(params["encoder"], batch)[:, 0]
+    cls_BD = nano.encode(params["encoder"], batch, lesson.config().model.heads)[:, 0]
     summary_BD = jnp.tanh(nano.dense(params["encoder"]["pooler"], cls_BD))
     return jax.nn.log_softmax(nano.dense(params["heads"]["nsp"]["classifier"], summary_BD))[:, 0]  # class 0: B is next
 

@@ -30,6 +30,21 @@ def functions(path: Path) -> dict[str, Callable]:
     return {name: value for name, value in vars(module).items() if inspect.isfunction(value)}
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> object:
+    """Skip exercises that are not written yet."""
+    try:
+        return (yield)
+    except NotImplementedError:
+        pytest.skip("not written yet")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Show one line for what is wrong, which the message of the test says."""
+    if config.option.tbstyle == "auto":
+        config.option.tbstyle = "line"
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give each test the functions that its parameters name."""
     number = Path(metafunc.module.__file__).stem.removeprefix("test_")

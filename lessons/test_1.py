@@ -18,7 +18,7 @@ def test_pieces_inside_a_word_have_the_mark(wordpiece):
 
 
 def test_a_word_that_does_not_fit_is_unknown(wordpiece):
-    for word in ("unx", "xa", "bb", "unab"):
+    for word in ("unx", "xa", "bb", "unab", "u\u00f1"):
         cut = wordpiece(word, PIECES)
         assert cut == ["[UNK]"], f"{word} became {cut}: if one place has no piece, the whole word is one [UNK]"
 

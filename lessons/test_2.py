@@ -1,5 +1,7 @@
 """Grade lesson 2: `pytest lessons/test_2.py`."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ from lesson import HERE  # noqa: F401 - it finds bertjax
 
 from bertjax import nano
 
-T, D = 6, 16
+T, D, HEADS = 6, 16, 4
 
 
 def vectors(seed, *shape):
@@ -58,14 +60,27 @@ PARAMS = {
 HIDDEN = vectors(20, T, WIDTH)
 
 
+def attention_with_a_right_head(self_attention):
+    """Return exercise 2 with a right `one_head` in place of exercise 1, which has its own grade."""
+    names = self_attention.__globals__ | {"one_head": right_head}
+    return types.FunctionType(self_attention.__code__, names, argdefs=self_attention.__defaults__)
+
+
+def right_head(queries_TD, keys_TD, values_TD, sees_TT):
+    scores_TT = jnp.where(sees_TT, queries_TD @ keys_TD.T * queries_TD.shape[-1] ** -0.5, -1e30)
+    weights_TT = jax.nn.softmax(scores_TT, axis=-1)
+    return weights_TT @ values_TD, weights_TT
+
+
 def test_heads_are_slices_of_the_channels(self_attention):
-    mine_TD = self_attention(PARAMS, HIDDEN, ALL, nano.HEADS)
+    self_attention = attention_with_a_right_head(self_attention)
+    mine_TD = self_attention(PARAMS, HIDDEN, ALL, HEADS)
     assert mine_TD.shape == (T, WIDTH), f"the result has shape {mine_TD.shape}; return [T, D], heads side by side"
-    wrong = [dense(name).reshape(nano.HEADS, T, -1) for name in ("query", "key", "value")]
+    wrong = [dense(name).reshape(HEADS, T, -1) for name in ("query", "key", "value")]
     assert not jnp.allclose(mine_TD, joined(*wrong), atol=1e-3), (
         "reshape(heads, T, D / heads) mixes tokens: split the last axis, then move the heads to the front"
     )
-    split = [jnp.stack(jnp.split(dense(name), nano.HEADS, axis=-1)) for name in ("query", "key", "value")]
+    split = [jnp.stack(jnp.split(dense(name), HEADS, axis=-1)) for name in ("query", "key", "value")]
     assert not jnp.allclose(mine_TD, joined(*split, WIDTH**-0.5), atol=1e-3), (
         "the scores are divided by the root of the width of the model; a dot product of a head has D / heads terms"
     )
@@ -74,9 +89,10 @@ def test_heads_are_slices_of_the_channels(self_attention):
 
 
 def test_it_equals_nano(self_attention):
+    self_attention = attention_with_a_right_head(self_attention)
     for sees_TT in (ALL, TWO_EXAMPLES):
-        mine_TD = self_attention(PARAMS, HIDDEN, sees_TT, nano.HEADS)
-        theirs_TD = nano.attention(PARAMS, HIDDEN[None], sees_TT[None])[0]
+        mine_TD = self_attention(PARAMS, HIDDEN, sees_TT, HEADS)
+        theirs_TD = nano.attention(PARAMS, HIDDEN[None], sees_TT[None], HEADS)[0]
         difference = float(jnp.abs(mine_TD - theirs_TD).max())
         assert difference < 1e-4, f"the largest difference to nano.attention is {difference:.1e}"
 
@@ -85,7 +101,7 @@ def dense(name):
     return HIDDEN @ PARAMS[name]["kernel"] + PARAMS[name]["bias"]
 
 
-def joined(queries_HTD, keys_HTD, values_HTD, scale=(WIDTH // nano.HEADS) ** -0.5):
+def joined(queries_HTD, keys_HTD, values_HTD, scale=(WIDTH // HEADS) ** -0.5):
     """Return the output of attention for vectors that are split already."""
     context_HTD = jax.nn.softmax(queries_HTD @ keys_HTD.mT * scale, axis=-1) @ values_HTD
     context_TD = jnp.concatenate(list(context_HTD), axis=-1)

@@ -38,17 +38,24 @@ def test_three_steps(tiny):
     task, state, vocab_size, batches = tiny
     params = start = jax.tree.map(np.array, state["params"])
     mean = square = jax.tree.map(jnp.zeros_like, params)
-    step = jax.jit(nano.train_step, static_argnums=6)
+    step = jax.jit(nano.train_step, static_argnums=(6, 7))
     for number, batch in enumerate(batches, 1):
         state, metrics = task.chunk(state, None, {name: values[None] for name, values in batch.items()})
         rate = float(metrics["learning_rate"][0])
-        params, mean, square, loss = step(params, mean, square, number, batch, rate, vocab_size)
+        params, mean, square, loss = step(
+            params, mean, square, number, batch, rate, vocab_size, task.program.encoder.heads
+        )
         assert float(loss) == pytest.approx(float(metrics["mlm_loss"][0] + metrics["nsp_loss"][0]), rel=1e-6)
         # The first moment is the mean of the gradients so far.
         [their_mean] = [part.mu for part in state["opt_state"] if hasattr(part, "mu")]
         assert norm(jax.tree.map(np.subtract, mean, their_mean)) < 1e-5 * norm(their_mean)
     assert largest(params, start) > 1e-3
     assert largest(params, state["params"]) < 1e-5
+
+
+def test_a_training_learns_words_and_order():
+    losses = nano.main(steps=200)
+    assert losses[0] == pytest.approx(np.log(36) + np.log(2), abs=0.3) and np.mean(losses[-20:]) < 2
 
 
 def norm(tree) -> float:

@@ -24,6 +24,8 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f
 COLOR_MAP, DIVERGING = "viridis", "RdBu_r"
 # Larger matrices become one embedded picture instead of a path per cell, or the page gets slow.
 MOST_CELLS = 4096
+# Width of a figure with several panels: its text can still be read when a narrow page shrinks it.
+MOST_INCHES = 7.5
 _STYLE = {
     # Text stays text: it can be searched and selected, and files stay small. Type 42 does the same for PDF.
     "svg.fonttype": "none",
@@ -82,11 +84,11 @@ def style():
     return matplotlib.rc_context(_STYLE)
 
 
-def panels(count: int, width: float, height: float = 2.2, columns: int = 4) -> "tuple[MatplotlibFigure, list]":
+def panels(count: int, width: float, height: float = 2.2) -> "tuple[MatplotlibFigure, list]":
     """Return a figure and the axes of `count` panels; width and height are inches per panel."""
     from matplotlib.figure import Figure
 
-    columns = min(count, columns)
+    columns = min(count, max(1, int(MOST_INCHES // width)))
     rows = -(-count // columns)
     figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
@@ -118,7 +120,7 @@ def matrices(
         shapes = np.array([matrix.shape for matrix in values.values()])
         height = np.clip(0.22 * shapes[:, 0].max(), 1.4, 6.0) + 0.7
         width = np.clip(0.22 * shapes[:, 1].max(), 1.4, 6.0) + 0.9
-        figure, axes = panels(len(values), width, height, columns=max(1, int(11 // width)))
+        figure, axes = panels(len(values), width, height)
         finite = np.concatenate([matrix[np.isfinite(matrix)].ravel() for matrix in values.values()])
         low = float(finite.min(initial=0.0)) if low is None else low
         high = float(finite.max(initial=0.0)) if high is None else high
@@ -176,6 +178,10 @@ def curves(
             # A logarithmic axis has no 0, but step 0 is the untrained model. `symlog` is linear up to 1.
             panel.set_xscale("symlog", linthresh=1)
         panel.set(xlabel=x, ylabel=y)
+        if not log_x:
+            # No ticks between layers, and no `1e-7+1` beside an axis.
+            panel.xaxis.get_major_locator().set_params(integer=x == "layer")
+            panel.ticklabel_format(useOffset=False)
         panel.grid(alpha=0.25, color=INK)
         if len(lines) > 1:
             figure.legend(loc="outside right upper")

@@ -212,7 +212,7 @@ class Labeled(Material):
 
 @dataclasses.dataclass(frozen=True)
 class Texts(Material):
-    """Given sentences, one example `[CLS] text [SEP]` per sentence.
+    """Given sentences, one example `[CLS] text [SEP]` per sentence. `[MASK]` is the symbol, as in `predict`.
 
     Attributes:
       texts: the sentences.
@@ -225,7 +225,7 @@ class Texts(Material):
 
     def _encode(self, subject, objective):
         records = records_of(self.texts[: self.examples])
-        encoded = subject.tokenizer.encode([record["text"] for record in records])
+        encoded = subject.tokenizer.encode_masked([record["text"] for record in records])
         longest = self.longest(subject)
         # Sentences are never cut, unlike records of a file: a user who gives a sentence wants to see all of it.
         for record, ids in zip(records, encoded, strict=True):

@@ -124,6 +124,8 @@ def _fill(folder, outcomes, subjects, materials, before) -> None:
     title = f"Analysis of {models}" if len(subjects) <= 3 else f"Analysis of {len(subjects)} models"
     notes = " ".join(material.note for material in materials)
     lead = f"Models: {models}. Texts: {', '.join(material.name for material in materials)}. {notes}".rstrip()
+    # The viewer first: it is what readers try.
+    sections.sort(key=lambda section: not section.maps)
     (folder / PAGE).write_text(page(title, sections, lead), encoding="utf-8")
 
 

@@ -21,7 +21,7 @@ def call(*arguments: str) -> int:
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (["--parts=pattern"], "part 'pattern' is unknown; choose among patterns, targets"),
+        (["--parts=pattern"], "part 'pattern' is unknown; choose among sentences, patterns"),
         (["--labeled=glue:SST"], "is not a task of GLUE; choose one of CoLA"),
         (["--labeled=none.tsv"], "is not a file; name one, or glue:TASK"),
         (["--texts="], "is blank"),

@@ -32,6 +32,11 @@ def with_corpora(models, sentences, tmp_path_factory) -> list[Subject]:
     return subjects
 
 
+def test_a_mask_in_a_given_text_is_the_symbol(pretrained):
+    encoded = texts_material(["the king is [MASK] ."]).encoded(pretrained)
+    assert np.count_nonzero(encoded.ragged.tokens == pretrained.vocabulary.mask_id) == 1
+
+
 @pytest.mark.parametrize("wrap", [lambda corpus: corpus, Lengths.of])
 def test_each_model_reads_its_own_corpus(with_corpora, wrap):
     """Although the tokenizers are equal."""

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 # Import paths instead of classes: a part and its libraries are imported only if it runs.
 PARTS: dict[str, str] = {
+    "sentences": "bertjax.analysis.parts.sentences:Sentences",
     "patterns": "bertjax.analysis.parts.patterns:Patterns",
     "targets": "bertjax.analysis.parts.targets:Targets",
     "identifiability": "bertjax.analysis.parts.identifiability:Identifiability",
@@ -19,7 +20,6 @@ PARTS: dict[str, str] = {
     "curvature": "bertjax.analysis.parts.curvature:Curvature",
     "fixed": "bertjax.analysis.parts.fixed:Fixed",
     "layers": "bertjax.analysis.parts.layers:Layers",
-    "sentences": "bertjax.analysis.parts.sentences:Sentences",
     "training": "bertjax.analysis.parts.training:Training",
 }
 

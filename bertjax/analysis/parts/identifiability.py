@@ -61,7 +61,12 @@ class Identifiability(Part):
         return numbers | by_length | {"attention": dict(zip(MAPS, attention, strict=True))}, arrays
 
     def figures(self, cases: Sequence[Case]) -> Iterator[Figure]:
-        """Yield figure 1a of the paper, also per layer and head, and figures 1b and 1c for each model and material."""
+        """Yield figure 1a of the paper, also per layer and head, and figures 1b and 1c for each model and material.
+
+        Without a sentence that has more tokens than a head is wide, there is nothing to draw: all correlations are 1.
+        """
+        if all(map(_is_too_short, cases)):
+            return
         lines, bands, longest = {}, {}, {}
         for case in cases:
             tokens_K = case.numbers["tokens"]
@@ -109,9 +114,13 @@ class Identifiability(Part):
             f"tokens, the left null space has {null[-1]:.0f} dimensions, and effective and raw attention correlate "
             f"with {entry['correlation'][-1]:.2f} ({entry['constrained_correlation'][-1]:.2f} constrained)."
         )
-        if np.max(null) < 0.5:
+        if _is_too_short(case):
             text += " All sentences are too short for a difference: effective attention is raw attention."
         return text
+
+
+def _is_too_short(case: Case) -> bool:
+    return np.max(case.numbers["null_dimension"]) < 0.5
 
 
 @dataclasses.dataclass(frozen=True)

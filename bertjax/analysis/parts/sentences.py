@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from scipy.special import log_softmax
 
 from bertjax.analysis import attribution, drawing
 from bertjax.analysis.answers import Answers
@@ -15,7 +16,6 @@ from bertjax.analysis.page import Maps, Table
 from bertjax.analysis.part import Figure, Part, Result
 from bertjax.analysis.reduce import Progress, hide
 from bertjax.analysis.subject import Subject, captured
-from bertjax.data.examples import add_special_tokens
 from bertjax.data.labeled.questions import Questions
 
 # Maximum number of given sentences, and of sentences taken from a corpus or labeled file.
@@ -88,14 +88,9 @@ def _sentences(subject: Subject, material: Material) -> tuple[Encoded, int]:
         length = LONGEST if has_questions else LENGTH
         return dataclasses.replace(material, examples=TAKEN, length=length).encoded(subject), 0
     encoded = dataclasses.replace(material, examples=MOST).encoded(subject)  # checks the texts
-    texts = [record["text"] for record in encoded.records]
-    # In given sentences, [MASK] means the mask token. Elsewhere it is ordinary text.
-    ids = subject.tokenizer.encode_masked(texts)
-    kept = [number for number, tokens in enumerate(ids) if len(tokens) + 2 <= min(LONGEST, encoded.longest)]
-    ragged = add_special_tokens([ids[number] for number in kept], None, subject.vocabulary, labels={})
-    records = [encoded.records[number] for number in kept]
-    encoded = dataclasses.replace(encoded, ragged=ragged, records=records, record_of=np.arange(len(kept)))
-    return encoded, len(texts) - len(kept)
+    kept = np.flatnonzero(encoded.ragged.lengths <= LONGEST)
+    left_out = len(encoded.records) - len(kept)
+    return dataclasses.replace(encoded, ragged=encoded.ragged.take(kept), record_of=encoded.record_of[kept]), left_out
 
 
 def _analyzed(
@@ -136,7 +131,8 @@ def _analyzed(
 def _answered(answers: Answers, batch: dict[str, np.ndarray], length: int) -> tuple[dict[str, Any], int]:
     """Return the answer for a one-example row, with attributions and per-layer answers, and the column it is read from.
 
-    If a masked LM's sentence has no [MASK], the token in the middle is masked and becomes the answer.
+    If a masked LM's sentence has no [MASK], the word whose loss falls most from the embeddings to the last layer is
+    masked and becomes the answer.
     """
     subject, answer = answers.subject, -1
     column = _summary_column(subject, batch)
@@ -147,11 +143,12 @@ def _answered(answers: Answers, batch: dict[str, np.ndarray], length: int) -> tu
             column = int(masks[0])
         else:
             ordinary = np.flatnonzero(~subject.vocabulary.is_special[tokens_T])
-            column = int(ordinary[len(ordinary) // 2])
+            pieces = {at: subject.tokenizer.piece(int(tokens_T[at])) for at in ordinary.tolist()}
+            # Full stops are easy, and nobody asks why.
+            words = [at for at, piece in pieces.items() if any(map(str.isalnum, piece))] or [*pieces]
+            column = max(words, key=lambda at: _fall_of_loss(answers, batch, at))
             answer = int(tokens_T[column])
-            # A copy: the caller's batch still has the word.
-            batch = batch | {"tokens_BT": batch["tokens_BT"].copy()}
-            batch["tokens_BT"][0, column] = subject.vocabulary.mask_id
+            batch = _masked(answers, batch, column)
     batch = batch | answers.features(np.array([column]))
     logits_LC = np.asarray(answers.by_layer(subject.params, batch))[:, 0].astype(np.float64)
     answer = int(logits_LC[-1].argmax()) if answer < 0 else answer
@@ -161,15 +158,28 @@ def _answered(answers: Answers, batch: dict[str, np.ndarray], length: int) -> tu
     numbers["attributions"] = result.tokens_BT[0, :length].tolist()
     if answers.is_number:
         return numbers | {"layers": [{"number": float(logits[0])} for logits in logits_LC]}, column
-    # Softmax in float64; the largest logit is subtracted against overflow.
-    log_LC = logits_LC - logits_LC.max(axis=1, keepdims=True)
-    probability_LC = np.exp(log_LC) / np.exp(log_LC).sum(axis=1, keepdims=True)
     layers = [
-        {"guess": answers.name_of(int(row.argmax())), "probability": float(row[answer])} for row in probability_LC
+        {"guess": answers.name_of(int(row.argmax())), "probability": float(np.exp(row[answer]))}
+        for row in log_softmax(logits_LC, axis=1)
     ]
     if answers.is_masked_lm:
         numbers["masked"] = column
     return numbers | {"answer": answers.name_of(answer), "layers": layers}, column
+
+
+def _masked(answers: Answers, batch: dict[str, np.ndarray], column: int) -> dict[str, np.ndarray]:
+    """Return a one-example row with [MASK] in a column; the original keeps its word."""
+    tokens_BT = batch["tokens_BT"].copy()
+    tokens_BT[0, column] = answers.subject.vocabulary.mask_id
+    return batch | {"tokens_BT": tokens_BT}
+
+
+def _fall_of_loss(answers: Answers, batch: dict[str, np.ndarray], column: int) -> float:
+    """Return by how many nats the layers lower the loss of a token that is masked."""
+    row = _masked(answers, batch, column) | answers.features(np.array([column]))
+    logits_LC = np.asarray(answers.by_layer(answers.subject.params, row))[[0, -1], 0].astype(np.float64)
+    before, after = log_softmax(logits_LC, axis=1)[:, batch["tokens_BT"][0, column]]
+    return float(after - before)
 
 
 def _summary_column(subject: Subject, batch: dict[str, np.ndarray]) -> int:

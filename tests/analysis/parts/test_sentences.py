@@ -37,11 +37,20 @@ def test_the_token_at_a_mask_is_that_of_fill_and_its_log_probability_is_attribut
     assert len(numbers["layers"]) == 4
 
 
-def test_a_sentence_without_a_mask_has_its_middle_token_masked(result, pretrained):
+def test_a_sentence_without_a_mask_has_the_word_masked_whose_loss_falls_most(result, pretrained):
     numbers = entry(result, pretrained, 1)
-    column = numbers["masked"]
-    assert column == 1 + (len(numbers["tokens"]) - 2) // 2 and numbers["answer"] == numbers["tokens"][column]
+    column, tokens = numbers["masked"], numbers["tokens"]
+    assert numbers["answer"] == tokens[column]
     assert numbers["attributions"][column] == 0.0  # it is [MASK] in the baseline, too
+    columns = [at for at, token in enumerate(tokens[1:-1], 1) if token != "."]
+    encoded = texts_material(TEXTS[1:]).encoded(pretrained)
+    row = encoded.batch(np.zeros((len(columns), 1), int), 32)
+    labels = row["tokens_BT"][0, columns]
+    row["tokens_BT"][np.arange(len(columns)), columns] = pretrained.vocabulary.mask_id
+    answers = Answers(pretrained)
+    logits_LBC = answers.by_layer(pretrained.params, row | answers.features(np.array(columns)))
+    losses_LB = -jax.nn.log_softmax(logits_LBC)[:, np.arange(len(columns)), labels]
+    assert columns[np.argmax(losses_LB[0] - losses_LB[-1])] == column
 
 
 def test_attributions_are_complete_and_special_tokens_have_none(result, subjects):
