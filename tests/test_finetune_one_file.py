@@ -5,14 +5,17 @@ import csv
 import io
 import json
 import os
+import shutil
 
+import numpy as np
 import pytest
 
 import bertjax
 from bertjax.analysis import run_report
 from bertjax.analysis.page import page
-from bertjax.cli import evaluate
+from bertjax.cli import evaluate, predict
 from bertjax.config.opening import SavedModel
+from bertjax.runtime.errors import UserError
 from bertjax.training.run.workdir import Workdir
 from tests import labeled_files, runs
 
@@ -151,6 +154,24 @@ def test_temperature_and_threshold_are_fitted_stored_and_used(finished):
     assert ("warning: heldout: fewer than 20 accepted records" in output) == (accepted < 20)
     assert ("records are too few for scores" in output) == (len(records) < 20)
     assert SavedModel(workdir).export.settings["tasks"]["classify"]["objective"]["temperature"] == scores["temperature"]
+
+
+def test_a_threshold_is_chosen_after_the_training(finished, tmp_path):
+    """On records that the caller names; the export keeps it, and `predict` takes another one."""
+    workdir, heldout = finished[0], finished[0] / "split" / "classify-heldout.jsonl"
+    model = shutil.copytree(workdir / "export", tmp_path / "export")
+    with pytest.raises(UserError, match="^--precision=0.6 .* name an export such as .*/run/export"):
+        evaluate.run(str(workdir), str(heldout), precision=0.6)
+    scores = evaluate.run(str(model), str(heldout), precision=0.6)["eval"]
+    answers = bertjax.predictor(model).predict(runs.records(heldout))
+    sure = [max(answer["probabilities"].values()) > scores["threshold"] for answer in answers]
+    right = [answer["prediction"] == answer["Urteil"].strip() for answer in answers]
+    assert [answer["accepted"] for answer in answers] == sure and scores["coverage"] == np.mean(sure)
+    assert scores["precision"] == pytest.approx(np.mean(np.array(right)[sure])) and scores["precision"] >= 0.6
+    assert evaluate.run(str(model), str(heldout))["eval"]["threshold"] == pytest.approx(scores["threshold"])
+    assert predict.main([str(model), f"--file={heldout}", "--threshold=1", f"--out={tmp_path / 'none.jsonl'}"]) == 0
+    records = runs.records(tmp_path / "none.jsonl")
+    assert len(records) == len(answers) and not any(record["accepted"] for record in records)
 
 
 def test_suspect_labels_and_the_page_of_the_run(finished):

@@ -19,7 +19,7 @@ from bertjax.config import config_file
 from bertjax.config.config import Config, plain
 from bertjax.config.settings import settings_of
 from bertjax.runtime.errors import UserError
-from bertjax.training.results import curves
+from bertjax.training.results import curves, seeds
 from bertjax.training.run.record import read_record
 from bertjax.training.run.run_status import RunStatus, read_status
 from bertjax.training.run.workdir import Workdir, read_jsonl, runs_in
@@ -64,7 +64,7 @@ def sections_of(path: str, trust_code: bool = False) -> list[Section]:
     status, starts = read_status(workdir.root), read_jsonl(workdir.starts)
     return [
         _summary(run, status),
-        _curves(run, _config_name(starts)),
+        _curves(run, workdir, record.config, _config_name(starts)),
         *class_sections.sections_of(workdir, record),
         *smaller_models.sections_of(workdir),
         _guesses(read_jsonl(workdir.samples)),
@@ -117,10 +117,15 @@ def _summary(run: Run, status: RunStatus) -> Section:
     return Section("run", "The run", tuple(paragraphs), (Table(caption, ("metric", "value"), tuple(rows)),))
 
 
-def _curves(run: Run, config_name: str) -> Section:
-    panels = curves.panels_of(run.records)
+def _curves(run: Run, workdir: Workdir, config: Config, config_name: str) -> Section:
+    best = config.qualified(config.task_name, config.task.objective.best_metric)
+    first = [best] if best in curves.metrics_in(run.records) else []
+    panels = list(dict.fromkeys([*first, *curves.panels_of(run.records)]))[:_COLUMNS]
     optimizer = [name for name in _OPTIMIZER if curves.points_of(run.records, "step", f"{curves.TRAIN}{name}")]
-    drawings = [_drawing("run-curves", run, panels, config_name, _caption_of_curves(run, panels[0], config_name))]
+    caption = _caption_of_curves(run, panels[0], config_name)
+    if config.runtime.keep_best and (better := seeds.better_checkpoint(workdir, config, run.summary.get("eval", {}))):
+        caption += f" A better checkpoint: {better}."
+    drawings = [_drawing("run-curves", run, panels, config_name, caption)]
     others = [name for name in curves.metrics_in(run.records) if name not in panels and name.endswith(_DRAWN_BESIDE)]
     for first in range(0, len(others), _COLUMNS):
         caption = "Further metrics, drawn in the same way."
@@ -152,7 +157,7 @@ def _caption_of_curves(run: Run, metric: str, config_name: str) -> str:
     if reference := curves.reference_of(config_name):
         text += f"The gray line is the mean of {reference['seeds']} seeds of {config_name}, the band their range. "
     ends = _in_words(run, metric)
-    return text + (f"The number that matters is the last one: {ends}." if ends else "")
+    return text + (f"Checkpoints are chosen by {ends}." if ends else "")
 
 
 def _guesses(records: Sequence[dict]) -> Section:

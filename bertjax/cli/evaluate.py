@@ -22,12 +22,12 @@ import dataclasses
 import sys
 import types
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from etils import epath
 
-from bertjax.config import private_paths
+from bertjax.config import export, private_paths
 from bertjax.config.config import Config
 from bertjax.config.opening import SavedModel
 from bertjax.data.config import NearDuplicates
@@ -41,6 +41,7 @@ from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.inference import minimal_pairs
 from bertjax.inference.records import CUT_FEWER, read_labeled
 from bertjax.objectives.finetuning.base import without_location
+from bertjax.objectives.finetuning.classification import Classification
 from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.errors import UserError, json_text, printable, quoted, say
 from bertjax.training.config import MeshConfig
@@ -62,6 +63,7 @@ def run(
     per_class: bool = False,
     columns: Mapping[str, str | int] = types.MappingProxyType({}),
     asked_by: str = "",
+    precision: float | None = None,
 ) -> dict[str, Any]:
     """Score a pretrained model on held-out documents, or a fine-tuned model on a labeled file.
 
@@ -79,13 +81,16 @@ def run(
       columns: {setting of the examples: column in the labeled file `corpus`}, if columns differ from the training file.
       asked_by: a pretrained model whose question to ask: its objective, masking, rows and held-out documents. Thus a
         model of another objective has a score beside it.
+      precision: share of right predictions among the accepted ones. The scored records choose the threshold for it, and
+        the export keeps both. None scores the threshold that the model has.
 
     Returns:
       {`eval`: {metric: value}, `baseline`: {metric: value}, `scored`: {task: see `_scored`}}, and `classes`: {set:
       `ClassReport.scores`} on request.
 
     Raises:
-      UserError: no such model or corpus, a model without heads, or a corpus whose store has another tokenizer.
+      UserError: no such model or corpus, a model without heads, a corpus whose store has another tokenizer, or a
+        precision for something else than an export of a classifier.
     """
     saved = SavedModel(name, trust_code, task)
     _ = saved.export  # a damaged model is refused before anything else is printed
@@ -95,7 +100,20 @@ def run(
         raise UserError(f"--as={asked_by} was fine-tuned on a labeled file; name the file instead, as --corpus=FILE")
     if not corpus:
         asked.check_data("--corpus=CORPUS")
-    return score(saved, asked.config, corpus, per_class, columns, asked)
+    config = asked.config
+    if precision is not None:
+        objective = config.task.objective
+        if not isinstance(objective, Classification) or len(config.tasks) > 1 or not saved.is_export:
+            raise UserError(
+                f"--precision={precision:g} chooses the threshold of one classifier and writes it into its export, and "
+                f"{name} is something else; name an export such as {name}/export, and the --task of several"
+            )
+    figures = score(saved, config, corpus, per_class, columns, asked, precision)
+    if precision is not None:
+        values = {"precision": precision, "threshold": figures["eval"]["threshold"]}
+        export.set_objective(saved.folder, config.task_name, values)
+        say(f"{name} has objective.threshold={values['threshold']:.4f} from now on", file=sys.stderr)
+    return figures
 
 
 def score(
@@ -105,13 +123,14 @@ def score(
     per_class: bool = False,
     columns: Mapping[str, str | int] = types.MappingProxyType({}),
     asked: SavedModel | None = None,
+    precision: float | None = None,
 ) -> dict[str, Any]:
     """Score a model under a given configuration, for example the configuration of the model that it was pruned from.
 
     Args:
       saved: the model.
       config: configuration; `SavedModel.config` is the model's own.
-      corpus, per_class, columns: see `run`.
+      corpus, per_class, columns, precision: see `run`.
       asked: the model of this configuration, by default `saved`.
 
     Returns:
@@ -130,6 +149,10 @@ def score(
     # Scoring must work on any machine, so ignore the mesh and kernels that the model was trained with.
     runtime = dataclasses.replace(config.runtime, mesh=MeshConfig(), strategy="auto", attention="auto")
     config = dataclasses.replace(_with_tuned(config, model.settings), data=data, eval=rows, runtime=runtime)
+    if precision is not None:
+        objective = dataclasses.replace(cast(Any, config.task.objective), precision=precision, threshold=None)
+        task = dataclasses.replace(config.task, objective=objective)
+        config = dataclasses.replace(config, tasks={config.task_name: task})
     # A checkpoint of an early stage may have fewer layers than the finished model, or another rotary base.
     program = Program(config, model.tokenizer.vocab_size, model=model.encoder)
     heads = (params.get("heads", {}).keys() for params in (program.abstract_state["params"], model.params))
@@ -341,6 +364,10 @@ def main(argv: list[str] | None = None) -> int:
             "--scores=FILE": "with --minimal-pairs: write the scores of each pair as .jsonl",
         }
     )
+    parser.add_flags(
+        {"--precision=P": "choose the threshold above which this share of answers is right, and write it into MODEL"},
+        type=float,
+    )
     parser.add_flags({"--suite": "print one table for all runs in the folder MODEL"}, choices=("glue",))
     command_line.add_column_flags(parser, "--corpus")
     parser.add_flags(command_line.FIGURES, action="store_true")
@@ -365,7 +392,9 @@ def main(argv: list[str] | None = None) -> int:
         if args.minimal_pairs:
             figures = run_pairs(args.model, args.minimal_pairs, args.trust_code, args.scores)
         else:
-            figures = run(args.model, args.corpus, args.trust_code, args.task, args.per_class, columns, asked_by)
+            figures = run(
+                args.model, args.corpus, args.trust_code, args.task, args.per_class, columns, asked_by, args.precision
+            )
     if args.json:
         say(json_text(figures, indent=2))
     elif args.minimal_pairs:

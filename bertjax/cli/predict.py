@@ -143,6 +143,7 @@ def main(argv: list[str] | None = None) -> int:
         dest="others",
     )
     parser.add_flags({"--top=K": "number of pieces for each mask (default: 5), or of classes"}, type=int)
+    parser.add_flags(command_line.THRESHOLD, type=float)
     parser.add_flags(
         {
             "--json": "print JSON also on a terminal",
@@ -166,7 +167,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.others and do != "task":
         raise UserError(f"--with={args.others[0]} averages predictions of fine-tuned models, not --do={do}; remove it")
     kind = PIPELINES[do]
-    names = ("top", "normalize", "layers", "per_token")
+    names = ("top", "normalize", "layers", "per_token", "threshold")
     # An option that is passed on must be one of the pipeline's. A flag that is not given is None, empty or False.
     options = {name: value for name in names if (value := getattr(args, name)) not in (None, "") and value is not False}
     if columns := command_line.columns_of(args):

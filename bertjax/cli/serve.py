@@ -45,6 +45,7 @@ def main(argv: list[str] | None = None) -> int:
         type=command_line.positive,
     )
     parser.set_defaults(workers=cores(), batch=16, max_tokens=0)
+    parser.add_flags(command_line.THRESHOLD, type=float)
     for field in dataclasses.fields(Limits):
         name = field.name.replace("_", "-")
         parser.add_argument(
@@ -63,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
     limits = Limits(**{field.name: getattr(args, f"max_{field.name}") for field in dataclasses.fields(Limits)})
     check_open_files(limits)
     one_thread_tokenizers()
-    model = OnnxModel(args.model, threads=1, max_tokens=args.max_tokens)
+    model = OnnxModel(args.model, threads=1, max_tokens=args.max_tokens, threshold=args.threshold)
     app = app_of(model, args.workers, args.batch, limits)
     bound = bind(args.host, args.port)
     host, port = bound.getsockname()[:2]

@@ -152,6 +152,13 @@ def write(folder: os.PathLike, export: Export, quantized: bool = False) -> None:
     storage.write_text(folder / MANIFEST, json_text(manifest, indent=2) + "\n")
 
 
+def set_objective(folder: os.PathLike, task: str, values: Mapping[str, Any]) -> None:
+    """Change settings of a task's objective in the manifest of an export, such as a threshold."""
+    manifest = read_manifest(folder)
+    manifest["config"]["tasks"][task]["objective"] |= values
+    storage.write_text(Path(folder) / MANIFEST, json_text(manifest, indent=2) + "\n")
+
+
 def is_whole(folder: Path, steps: int) -> bool:
     """Return whether a folder is the export of a run after so many steps, with the weights that were written.
 

@@ -3,6 +3,7 @@
 import functools
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -76,9 +77,11 @@ class SavedModel:
             )
         if not self.folder.is_dir():
             problem = "is a file" if self.folder.exists() else "does not exist"
+            is_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", path) and not self.folder.parent.exists()
+            download = f", or hf:{path} for the model of the Hugging Face Hub" if is_hub else ""
             raise UserError(
                 f"{path!r} {problem}; name an export folder (bertjax convert makes one of a checkpoint from "
-                "elsewhere), a workdir, or WORKDIR@STEP"
+                f"elsewhere), a workdir, or WORKDIR@STEP{download}"
             )
         if not self.is_export and _is_of_transformers(self.folder):
             raise UserError(

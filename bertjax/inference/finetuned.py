@@ -41,10 +41,12 @@ class FineTuned(Pipeline):
     Attributes:
       top: number of classes in `probabilities`, most probable first; 0 for all, in class order.
       columns: (setting of the examples, column) pairs, if columns differ from those of the training file.
+      threshold: in place of the `threshold` of the objective; None for that one.
     """
 
     top: int = 0
     columns: tuple[tuple[str, str | int], ...] = ()
+    threshold: float | None = None
 
     def __post_init__(self):
         if self.top < 0:
@@ -60,8 +62,15 @@ class FineTuned(Pipeline):
     @functools.cached_property
     def _task(self) -> Task:
         task = config_of(self.model).task
-        examples = cast(LabeledFormat, task.examples)
-        return dataclasses.replace(task, examples=examples.with_columns(dict(self.columns)))
+        examples = cast(LabeledFormat, task.examples).with_columns(dict(self.columns))
+        objective = task.objective
+        if self.threshold is not None:
+            if "threshold" not in {field.name for field in dataclasses.fields(objective)}:
+                raise UserError(
+                    f"threshold={self.threshold:g} has no effect on objective.kind={task.kind}; leave it out"
+                )
+            objective = dataclasses.replace(cast(Any, objective), threshold=self.threshold)
+        return dataclasses.replace(task, examples=examples, objective=objective)
 
     @property
     def _examples(self) -> LabeledFormat:
@@ -77,6 +86,8 @@ class FineTuned(Pipeline):
         lines, traits = [], self.objective.traits
         for name in traits.tuned_settings:
             value = getattr(self.objective, name)
+            if name == "threshold" and self.threshold is not None:
+                continue
             if value is not None:
                 lines.append(f"objective.{name}={value:.4f}, as it was tuned on the held-out file of the training")
             # Without a temperature, probabilities are simply those of the model, as in a converted one.

@@ -114,6 +114,9 @@ COLUMNS = {
     "tag_field": (str, "the tags of a tagged file of JSON, a name"),
 }
 # Flags of commands that evaluate.
+THRESHOLD = {
+    "--threshold=P": "probability above which an answer is accepted, or a class applies (default: the model's)"
+}
 FIGURES = {"--per-class": "also print precision, recall and F1 of each class", "--json": "print the figures as JSON"}
 # What is read of a record without its label.
 INPUT_COLUMNS = ("text", "pair", "word")

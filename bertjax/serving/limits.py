@@ -9,8 +9,8 @@ from typing import Any
 from bertjax.runtime.errors import UserError, cut_text, printable
 
 # Bytes of a body that are read and dropped beyond the limit. If a connection is closed with unread bytes, the kernel
-# resets it, and the client loses the answer with the reason (RFC 9112, section 9.6).
-_DISCARDED = 1 << 20
+# resets it, and a client that sends first and reads then loses the answer with the reason (RFC 9112, section 9.6).
+_DISCARDED = 16 << 20
 _DAY = 86_400
 
 
@@ -106,7 +106,9 @@ def texts_of(body: bytes, fields: int, limits: Limits) -> list[Any]:
     except ValueError as error:  # also other encodings than UTF-8, and numbers of thousands of digits
         raise Refused(400, f"the body is not JSON ({error}); send {form}") from None
     texts = value.get("texts") if isinstance(value, dict) else None
-    if not isinstance(texts, list) or not texts or len(value) > 1:
+    if others := [key for key in value if key != "texts"] if texts is not None else []:
+        raise Refused(422, f"the body has the key {others[0]!r}, which has no effect; send {form}")
+    if not isinstance(texts, list) or not texts:
         raise Refused(422, f"the body is not an object with a list of texts; send {form}")
     if len(texts) > limits.texts:
         raise Refused(422, f"{len(texts):,} texts are more than {limits.texts:,}; send several requests")

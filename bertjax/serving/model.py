@@ -1,5 +1,6 @@
 """An ONNX file with its tokenizer: texts go in, probabilities, numbers or vectors come out."""
 
+import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 from bertjax.data.framing import kept_of_pair
 from bertjax.data.tokenizer.tokenizers_library import library
 from bertjax.runtime.errors import Damaged, UserError, reason
+from bertjax.runtime.setting import check
 from bertjax.serving.description import (
     CLASSIFICATION,
     EMBEDDING,
@@ -60,19 +62,28 @@ class OnnxModel:
       path: a file of `bertjax convert --to=MODEL.onnx`.
       threads: threads that compute one call; 0 for one on each core.
       max_tokens: lower limit for the tokens of a text; 0 for that of the model.
+      threshold: in place of the threshold of the description; None for that one.
 
     Raises:
-      UserError: the file does not exist, is not ONNX, or has no description; or a package is missing.
+      UserError: the file does not exist, is not ONNX, or has no description; the model has no probabilities for a
+        threshold; or a package is missing.
       Damaged: its description or tokenizer does not fit its weights.
     """
 
-    def __init__(self, path: str | os.PathLike, threads: int = 0, max_tokens: int = 0):
+    def __init__(self, path: str | os.PathLike, threads: int = 0, max_tokens: int = 0, threshold: float | None = None):
         if threads < 0:
             raise UserError(f"threads={threads} must not be negative; 0 computes on every core")
         self.path = os.fspath(path)
         self._session = _session(self.path, threads)
         metadata = self._session.get_modelmeta().custom_metadata_map
         self.description = Description.of_metadata(metadata, self.path)
+        if threshold is not None:
+            if self.description.task not in (CLASSIFICATION, MULTI_LABEL):
+                raise UserError(
+                    f"threshold={threshold:g} has no effect on the task {self.description.task!r}; leave it out"
+                )
+            self.description = dataclasses.replace(self.description, threshold=threshold)
+            check(self.description)
         self.max_tokens = min(max_tokens or self.description.max_tokens, self.description.max_tokens)
         self._tokenizer = _tokenizer(metadata[TOKENIZER], self.path)
         self._inputs = tuple(node.name for node in self._session.get_inputs())

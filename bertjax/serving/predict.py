@@ -51,11 +51,12 @@ def main(argv: list[str] | None = None) -> int:
         }
     )
     parser.add_flags({"--top=K": "number of classes, most probable first (default: all)"}, type=command_line.positive)
+    parser.add_flags(command_line.THRESHOLD, type=float)
     parser.add_flags({"--json": "print JSON also on a terminal"}, action="store_true")
     parser.add_flags({"--threads": "threads to compute with (default: one on each core)"}, type=int, default=0)
     command_line.add_column_flags(parser, "--file", command_line.TEXT_COLUMNS)
     args = parser.parse_intermixed_args(argv)  # sentences may follow flags
-    model = OnnxModel(args.model, args.threads)
+    model = OnnxModel(args.model, args.threads, threshold=args.threshold)
     model.check_task()
     examples = model.description.with_columns(command_line.columns_of(args))
     if args.top and not model.description.labels:

@@ -1,8 +1,8 @@
 """The HTTP server: POST /predict, GET /health, GET /metrics, by Starlette on uvicorn.
 
-A request costs bounded memory at each step: the header by h11 (16 KiB), the body by `Limits.body_bytes`, the texts by
-`Limits.texts` and `Limits.characters`, the queue by `Limits.waiting`, all of them by `Limits.connections` (see
-`bertjax.serving.connections`), and one call of the model by `bertjax.serving.model`.
+A request costs bounded memory at each step: the header by one read of asyncio (256 KiB), the body by
+`Limits.body_bytes`, the texts by `Limits.texts` and `Limits.characters`, the queue by `Limits.waiting`, all of them by
+`Limits.connections` (see `bertjax.serving.connections`), and one call of the model by `bertjax.serving.model`.
 """
 
 import asyncio
@@ -83,6 +83,8 @@ def app_of(model: OnnxModel, workers: int, most_texts: int, limits: Limits) -> S
 
     async def predict(request: Request) -> Response:
         try:
+            if {"content-length", "transfer-encoding"} <= {*request.headers}:  # RFC 9112, section 6.1
+                raise Refused(400, "the body has two lengths; send Content-Length or chunks", closes=True)
             body = await body_of(request.headers.get("content-length"), request.stream(), limits)
             start = time.perf_counter()
             texts = texts_of(body, fields, limits)
@@ -192,7 +194,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def serve(app: Starlette, bound: socket.socket, limits: Limits) -> None:
-    """Serve until SIGTERM or SIGINT, then answer what has been asked.
+    """Serve until SIGTERM or SIGINT, then answer what has been asked. SIGHUP has no effect.
 
     Args:
       app: the application, from `app_of`.
@@ -220,4 +222,5 @@ def serve(app: Starlette, bound: socket.socket, limits: Limits) -> None:
     # uvicorn sends itself the signal again after it has stopped, which would end the process with the signal's code.
     # A server that stopped as it was asked ends with code 0.
     signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # of a terminal that is closed; its default would cut clients off
     server.run(sockets=[bound])

@@ -95,6 +95,10 @@ SETTINGS = [
     ("data.corpus=", "data.corpus is empty; name a file, a folder or another corpus"),
     ("data.tokenizer.model=nowhere", "nowhere"),
     ("init_from=nowhere", "'nowhere' does not exist; name an export folder (bertjax convert makes"),
+    (
+        "init_from=google-bert/bert-base",
+        "WORKDIR@STEP, or hf:google-bert/bert-base for the model of the Hugging Face Hub",
+    ),
 ]
 FLAGS = [
     ("--config=nowhere.py", "configuration file 'nowhere.py' does not exist"),

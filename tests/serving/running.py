@@ -56,6 +56,8 @@ class Server:
 
     def stop(self) -> None:
         """Ask it to stop, and check that it does so as asked."""
+        self.process.send_signal(signal.SIGHUP)  # which ends nothing
+        assert self.ask(None, "/health")[0] == 200
         self.process.send_signal(signal.SIGTERM)
         _, errors = self.process.communicate(timeout=LIMIT_SECONDS)
         assert (self.process.returncode, errors) == (0, "")

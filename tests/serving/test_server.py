@@ -104,6 +104,7 @@ def test_an_attack_costs_one_line_each_and_bounded_memory(server):
         ((b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: 1e9\r\n\r\n",), b"400"),
         ((b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",), b"400"),
         ((b"GET /" + b"a" * 1_000_000,), b"400"),
+        ((chunked.replace(b"\r\n\r\n", b"\r\nContent-Length: 6\r\n\r\n") + b"0\r\n\r\n",), b"400"),  # two lengths
     ]
     for parts, status in cases:
         answer = server.raw(*parts)
@@ -120,6 +121,7 @@ def test_an_attack_costs_one_line_each_and_bounded_memory(server):
         (b'{"texts": ["\\ud800"]}', 422),
         (b"\xff" * 1000, 400),
         (b"x" * 100_001, 413),
+        (b"x" * 4_000_000, 413),  # `http.client` sends all of it before it reads
     ]:
         for _ in range(5):
             found, text = server.ask(body)

@@ -69,6 +69,15 @@ def test_answers_are_those_of_the_export(made, tmp_path):
 
 
 @slow
+def test_a_threshold_is_that_of_the_file_or_of_the_caller(made):
+    assert "accepted" not in OnnxModel(made.onnx).answers(["abd"])[0]
+    accepted = [OnnxModel(made.onnx, threshold=threshold).answers(["abd"])[0]["accepted"] for threshold in (0.0, 1.0)]
+    assert accepted == [True, False]
+    with pytest.raises(UserError, match="threshold=2"):
+        OnnxModel(made.onnx, threshold=2.0)
+
+
+@slow
 def test_pairs_are_cut_and_laid_out_as_by_the_export(made, tmp_path):
     model = files.described(made, tmp_path / "pairs.onnx", examples={"text": "a", "pair": "b"})
     lengths = [(first, second) for first in (1, 8, 9, 30) for second in (1, 8, 9, 30)]

@@ -99,8 +99,7 @@ class ClassReport:
             is_above = loss > _OVERCONFIDENT * chance
             place = f"{'above' if is_above else 'near'} ln {count} = {chance:.2f}, that of equal probabilities"
             if not is_above:
-                recipe = ", or use configs/finetune/classify.py" if "label_smoothing" in self.settings else ""
-                reason = f": the model has hardly learned; raise stages.0.epochs or optimizer.learning_rate{recipe}"
+                reason = ": the model has hardly learned; raise stages.0.epochs or optimizer.learning_rate"
             elif right > most:  # accuracy above the majority class: right answers, but badly calibrated
                 remedy = "predict corrects them by objective.temperature"
                 reason = (

@@ -202,6 +202,7 @@ def stage_line(index: int, program: Program) -> str:
     held = [f"{stage.frozen_layers} lowest layers"] if stage.frozen_layers else []
     frozen = f", {' and '.join([*held, *stage.frozen])} frozen" if held or stage.frozen else ""
     masked = f", masking rate {stage.masking_rate:g}" if stage.masking_rate else ""
+    masked = f", masking {stage.masking.kind} at {stage.masking.rate:g}" if stage.masking else masked
     bases = (f", {name.replace('_', ' ')} {base:g}" for name in ROTARY_BASES if (base := getattr(stage, name)))
     rows = f"{stage.steps:,} steps of {stage.batch:,} rows{padding} of {stage.seq_len} tokens"
     operations = f", {stage_flops.per_step(program, index):.3g} FLOPs a step"
