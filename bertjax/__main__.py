@@ -1,5 +1,6 @@
 """`bertjax COMMAND`, or `python -m bertjax COMMAND` where the console script is not in the path."""
 
+import argparse
 import difflib
 import importlib
 import sys
@@ -69,8 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = arguments[0]
     if name not in _NAMES:
         return exit_code_of(lambda: _refuse(name))
-    # Flags are not passed on: only as the command of this process does `train` restart it with a faster malloc.
     sys.argv[1:] = arguments[1:]
+    if name == "train" and argv is None:
+        _restart_with_faster_malloc(arguments)
     # Each command imports what it needs: `status` starts neither JAX nor Grain.
     try:
         module = importlib.import_module(_module(name, arguments[1:]))
@@ -82,6 +84,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return leave(lambda: exit_code_of(module.main))
     return exit_code_of(lambda: _run(name, module.main))
+
+
+def _restart_with_faster_malloc(arguments: Sequence[str]) -> None:
+    """Restart this process for a training, before seconds of imports; a command that only prints stays."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--platform")
+    known, others = parser.parse_known_args(arguments)
+    if not any(flag.startswith(("-h", "--h", "--settings")) for flag in others):
+        from bertjax.runtime.platform import restart_with_huge_pages
+
+        restart_with_huge_pages(known.platform)
 
 
 def _run(name: str, command: Callable[[], int]) -> int:

@@ -5,4 +5,5 @@ import sys
 from bertjax.__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(main(["train", *sys.argv[1:]]))
+    sys.argv.insert(1, "train")
+    sys.exit(main())

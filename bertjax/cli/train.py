@@ -240,8 +240,6 @@ def main(argv: list[str] | None = None) -> int:
         raise UserError(f"{flag} cannot be combined with --sweep; start the --sweep on each machine with one --workdir")
     if args.workdir == "":
         raise UserError("--workdir is empty; name a folder, or leave the flag out")
-    if argv is None and args.settings is None:
-        platform.restart_with_huge_pages(args.platform)
     if args.minutes is not None:
         if own := [each for each in overrides if re.match(r"stages(\.0\.(steps|epochs|flops|min_steps))?=", each)]:
             raise UserError(f"--minutes={args.minutes} and --config.{own[0]} both set the steps; leave one out")

@@ -31,17 +31,24 @@ def lock_or_wait(path: Path, notice: str = "") -> Iterator[None]:
 
 @contextlib.contextmanager
 def lock_or_fail(path: Path, busy: str) -> Iterator[None]:
-    """Hold a local lock file.
+    """Hold a local lock file. If nothing else was written into its folder, a folder that it made is removed at the end.
 
     Raises:
       Busy: another process holds it; `busy` is the message.
       UserError: the file system has no locks.
     """
+    is_new = not path.parent.exists()
     with _lock_file(path) as lock:
         with storage_errors(path):
-            if not _try(lock):
+            # Between opening and locking, the process before may have removed the file together with its folder.
+            if not _try(lock) or not path.exists() or not os.path.samestat(os.fstat(lock.fileno()), path.stat()):
                 raise Busy(busy)
-        yield
+        try:
+            yield
+        finally:
+            if is_new and os.listdir(path.parent) == [path.name]:
+                path.unlink()
+                path.parent.rmdir()
 
 
 def _lock_file(path: Path) -> IO[str]:

@@ -11,10 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-import jax
-import jaxlib.version
-from jax.experimental.compilation_cache import compilation_cache
-
 from bertjax.runtime.errors import Unavailable, Unexplained, cleaned
 
 # Accelerator device file -> pip extra that lets JAX use it. WSL2 has no /dev/nvidia0.
@@ -98,6 +94,9 @@ def configure(platform: str | None) -> None:
         `platform` is not "cpu".
       Unavailable: another process holds the accelerator, or it is not ready.
     """
+    import jax  # not above: a process that restarts needs none of it
+    import jaxlib.version
+
     configure_logging()
     flags = os.environ.get("XLA_FLAGS", "")
     first, too_new = _VECTOR_WIDTH_JAXLIB
@@ -130,6 +129,8 @@ def keep_compiled_programs() -> None:
     JAX's own setting (JAX_COMPILATION_CACHE_DIR) has precedence. Without it, CPU programs are not cached: they only run
     on the processor model that compiled them, and machines of other models may share the home directory.
     """
+    import jax
+
     if jax.default_backend() != "cpu" and not cast(Any, jax.config).jax_compilation_cache_dir:
         folder = Path.home() / ".cache" / "bertjax" / "compiled"
         jax.config.update("jax_compilation_cache_dir", str(folder))
@@ -143,6 +144,9 @@ def sharing_compiled_programs() -> Iterator[None]:
     Without a compilation cache, each run would compile its own. A folder that ends with the context is safe on a CPU:
     nothing of it reaches a machine with another processor.
     """
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
     if cast(Any, jax.config).jax_compilation_cache_dir:
         yield
         return

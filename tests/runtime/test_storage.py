@@ -136,6 +136,24 @@ def test_only_a_lock_that_is_held_is_busy(tmp_path, monkeypatch, number, kind, m
             pass
 
 
+def test_a_lock_leaves_no_folder_in_which_nothing_was_written(tmp_path, monkeypatch):
+    folder, lock = tmp_path / "run", tmp_path / "run" / ".lock"
+    with locks.lock_or_fail(lock, "in use"):
+        with pytest.raises(Busy), locks.lock_or_fail(lock, "in use"):
+            pass
+    assert not folder.exists()
+    with locks.lock_or_fail(lock, "in use"):
+        (folder / "config.json").touch()
+    assert lock.exists()
+    (tmp_path / "made by hand").mkdir()
+    with locks.lock_or_fail(tmp_path / "made by hand" / ".lock", "in use"):
+        pass
+    assert (tmp_path / "made by hand").is_dir()
+    monkeypatch.setattr(locks, "_try", lambda file: os.unlink(file.name) is None)
+    with pytest.raises(Busy), locks.lock_or_fail(lock, "in use"):
+        raise AssertionError("it holds a file that another process has removed")
+
+
 class HttpError(Exception):
     """As libraries for object stores raise it: no OSError, with the status of the answer."""
 
