@@ -37,8 +37,9 @@ class Regression(ExampleObjective):
         return {"number": Output(ACTIVATIONS[self.activation](logits[..., 0]), per="example")}
 
     def score(self, outputs, examples, records):
-        """Return correlations with the labels; 0 if predictions are constant."""
-        return correlations(outputs["number"], examples.labels["label"])
+        """Return correlations with the labels, 0 if predictions are constant, and the loss of always saying their mean."""
+        labels = examples.labels["label"]
+        return correlations(outputs["number"], labels) | {"label_variance": float(labels.var())}
 
     def predictions(self, outputs, examples, records):
         """Return records with `prediction`, a number."""

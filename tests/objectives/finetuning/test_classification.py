@@ -156,7 +156,11 @@ def test_scores_of_regression(case):
     assert scores["pearson"] == pytest.approx(stats.pearsonr(numbers, labels).statistic)
     assert scores["spearman"] == pytest.approx(stats.spearmanr(numbers, labels).statistic)
     constant = Regression().score({"number": np.ones(4)}, ragged, [])
-    assert constant == {"pearson": 0.0, "spearman": 0.0}
+    assert constant == {
+        "pearson": 0.0,
+        "spearman": 0.0,
+        "label_variance": pytest.approx(np.mean((labels - labels.mean()) ** 2)),
+    }
     assert Regression().predictions({"number": numbers}, ragged, [{"sentence": "a"}] * 4)[1]["prediction"] == 3.0
 
 
