@@ -10,6 +10,7 @@ import numpy as np
 from bertjax.data import framing
 from bertjax.data.framing import Frame, Ids
 from bertjax.data.tokenizer import Tokenizer
+from bertjax.runtime.errors import UserError
 
 # XLNet's code gives [CLS] its own segment: SEG_ID_CLS in data_utils.py of zihangdai/xlnet.
 _SEGMENT_OF_LAST_CLS = 2
@@ -116,7 +117,15 @@ class Ragged:
           text: int, concatenated text tokens from all parts.
           vocabulary: special token ids, and whether [CLS] comes last.
           segments, labels, ids, token_labels: as in `Ragged`, with [CLS] at the front.
+
+        Raises:
+          UserError: a token is outside of the vocabulary.
         """
+        if (largest := int(text.max(initial=0))) >= vocabulary.size:
+            raise UserError(
+                f"a text has the token id {largest}, and the vocabulary has {vocabulary.size} ids, so the token store "
+                "is damaged; python -m bertjax prepare --verify, with the flags of the run, names the file"
+            )
         tokens, token_labels = frame.tokens(text, vocabulary.cls_id, vocabulary.sep_id), token_labels or {}
         if vocabulary.cls_last:
             places = framing.with_cls_last(frame.offsets)

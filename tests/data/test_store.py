@@ -1,5 +1,6 @@
 """The token store: what is written is read back, and damage is detected."""
 
+import dataclasses
 import json
 import os
 import pickle
@@ -9,6 +10,7 @@ import pytest
 
 from bertjax.data import store, tokenizer
 from bertjax.data.config import TokenizerConfig
+from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.store import COUNTS, SPLITS, SplitWriter, TokenStore
 from bertjax.runtime.errors import UserError
 
@@ -94,9 +96,12 @@ def test_the_last_byte_of_a_large_file_is_checked(folder, monkeypatch):
     del manifest["fingerprint"]
     store.write_manifest(folder, manifest["spec"], TokenStore(folder, manifest).tokenizer, CONTENTS)
     flip_a_bit(folder / "train.tokens.bin", position=9)
-    TokenStore.open(folder)
+    opened = TokenStore.open(folder)
     with pytest.raises(UserError, match="train.tokens.bin was altered"):
         TokenStore.open(folder, verify=True)
+    vocabulary = dataclasses.replace(Vocabulary.of(opened.tokenizer), size=int(opened.split("train").tokens.max()))
+    with pytest.raises(UserError, match="so the token store is damaged; python -m bertjax prepare --verify"):
+        add_special_tokens([opened.split("train").tokens], None, vocabulary, {})
     flip_a_bit(folder / "train.tokens.bin", position=9)
     flip_a_bit(folder / "train.tokens.bin", position=-1)
     with pytest.raises(UserError, match="train.tokens.bin was altered"):

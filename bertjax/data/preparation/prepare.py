@@ -251,6 +251,7 @@ def build(config: DataConfig, spec: dict[str, Any], partial: Path, runner: Runne
         # Fail before tokenizer and encoding, which may take hours. Below it is checked again, because only encoding
         # finds the documents without a token.
         _require_two({name: read.documents(name) for name in SPLITS}, config)
+        _check_sources(read)
         reading.save(read, stages[READING], partial / READING_SEAL)
     trained = _tokenizer(config, stages[TOKENIZER], partial)
     contents = assemble(runner.encode(config, partial, read, trained), read, folder)
@@ -341,6 +342,20 @@ def _recorded(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
+
+
+def _check_sources(read: reading.Reading) -> None:
+    """Raise UserError if all documents of a source are in the others too: none of it would be trained or scored."""
+    kept, copies = (
+        {name: sum(n for (_, other), n in zip(read.groups, counts) if other == name) for _, name in read.groups}
+        for counts in (read.kept, read.duplicates)
+    )
+    for name, count in copies.items():
+        if count and not kept[name]:
+            others = " or ".join(other for other in kept if other != name)
+            raise UserError(
+                f"data.sources.{name} has {count:,} documents, and each is in {others} too, so none is left; remove it"
+            )
 
 
 def _require_two(documents: dict[str, int], config: DataConfig) -> None:

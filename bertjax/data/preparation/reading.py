@@ -30,7 +30,7 @@ from bertjax.runtime import storage
 # (split, source) per document group.
 Groups = tuple[tuple[str, str], ...]
 HELDOUT_FILE = "heldout file"
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 # Records that are compared to find duplicates and near-duplicates.
 DOCUMENTS, NEAR = "documents.bin", "near.bin"
 SAMPLE = "sample.json"

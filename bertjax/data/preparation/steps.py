@@ -65,8 +65,8 @@ class Content(NamedTuple):
     Attributes:
       text: the document in NFC, with single spaces within lines and at most one blank line between two lines.
       digest: digest over `text`; it chooses the split.
-      words: digest over the same text with spaces for line ends. Documents with equal `words` are duplicates: they have
-        the same tokens, and at most different sentence ends.
+      words: digest over the same text with spaces for line ends, see `_folded`. Documents with equal `words` are
+        duplicates: tokenizers that ignore case, accents and invisible characters give them the same tokens.
     """
 
     text: str
@@ -85,9 +85,16 @@ def content(text: str) -> Content:
         lines = "\n".join(" ".join(line.split()) for line in text.splitlines())
         text = _BLANK_LINES.sub("\n\n", lines).strip("\n")
     split_by = _hash(text)
-    words = text.replace("\n\n", " ").replace("\n", " ")
-    # A single line equals its words, which saves the second hash for most short documents.
-    return Content(text, split_by, _hash(words) if "\n" in text else split_by)
+    return Content(text, split_by, _hash(_folded(text.replace("\n\n", " ").replace("\n", " "))))
+
+
+def _folded(text: str) -> str:
+    """Return a text without case, accents, format characters and compatibility forms, as BERT's tokenizer reads it."""
+    if text.isascii():
+        return text.lower()
+    text = unicodedata.normalize("NFKD", text.casefold())
+    ignored = [character for character in set(text) if unicodedata.category(character) in ("Mn", "Cf")]
+    return text.translate(dict.fromkeys(map(ord, ignored))) if ignored else text
 
 
 def _is_clean(text: str) -> bool:

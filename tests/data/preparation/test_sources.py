@@ -13,6 +13,7 @@ from bertjax.data.config import DataConfig, SourceConfig, TokenizerConfig
 from bertjax.data.preparation.prepare import prepare
 from bertjax.data.sources.base import unit_of
 from bertjax.data.store import SPLITS
+from bertjax.runtime.errors import UserError
 
 ALPHABETS = {"big": "abcdefgh", "lone": "mnop", "small": "uvwxyz"}
 
@@ -35,6 +36,18 @@ def config(tmp_path):
     named = {name: SourceConfig(str(tmp_path / f"{name}.txt")) for name in ALPHABETS}
     tokenizer = TokenizerConfig(kind="char", vocab_size=60, byte_fallback=False)
     return DataConfig(sources=named, store=str(tmp_path / "stores"), tokenizer=tokenizer, heldout_share=0.2, workers=0)
+
+
+def test_a_source_of_which_nothing_is_left_is_refused(config, tmp_path):
+    """Each of its documents is in another source, in other letters: BERT's tokenizer gives both the same tokens."""
+    text = (tmp_path / "big.txt").read_text()
+    copies = "\n\n".join(text.split("\n\n")[:20]).upper().replace("A", "\u00c1").replace("B", "B\u00ad")
+    (tmp_path / "copies.txt").write_text(copies)
+    named = config.sources | {"copies": SourceConfig(str(tmp_path / "copies.txt"))}
+    with pytest.raises(
+        UserError, match="^data.sources.copies has 20 documents, and each is in big or lone or small too"
+    ):
+        prepare(dataclasses.replace(config, sources=named))
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
