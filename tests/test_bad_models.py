@@ -122,6 +122,7 @@ EXPORTS: dict[str, tuple[Damage, str]] = {
     "an empty name": (_arrays(lambda a: a.update({"": np.zeros(1, "f4")})), "array '', which no model has"),
     "an array and a folder": (_arrays(lambda a: a.update({"heads": np.zeros(1, "f4")})), "array 'heads', which no"),
     "half precision": (_arrays(lambda a: a.update({_WORD: a[_WORD].astype("f2")})), f"array {_WORD} is float16"),
+    "not a number": (_arrays(lambda a: a[_POOLER].fill(np.nan)), f"not finite in {_POOLER}; take an earlier RUN@STEP"),
     "another width": (_arrays(lambda a: a.update({_POOLER: a[_POOLER][:8]})), "'pooler/kernel' 16x16 -> 8x16"),
     "rows of a head": (
         _arrays(lambda a: a.update({"heads/mlm/word_bias": a["heads/mlm/word_bias"][:3]})),
@@ -185,6 +186,10 @@ CHECKPOINTS: dict[str, tuple[Damage, str]] = {
     "no heads": (_config("num_attention_heads", to=0), "model.heads=0 must be at least 1"),
     "too many layers": (_config("num_hidden_layers", to=10**9), "has 1000000000 layers and the weights"),
     "weights are a pipe": (_instead("model.safetensors", os.mkfifo), "model.safetensors is damaged or cut short"),
+    "half precision that overflowed": (
+        _arrays(lambda a: a.update({name: np.full(a[name].shape, np.inf, "f2") for name in list(a)[:1]})),
+        "the checkpoint has values that are not finite in",
+    ),
     "its steps are a list": (
         lambda folder: _edit(folder / "tokenizer.json", "added_tokens", to=[1]),
         "the tokenizer in",

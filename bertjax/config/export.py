@@ -123,6 +123,10 @@ class Export(NamedTuple):
             return ""
 
 
+# The remedy for weights of a run that diverged.
+EARLIER = "take an earlier RUN@STEP"
+
+
 def write(folder: os.PathLike, export: Export, quantized: bool = False) -> None:
     """Write a folder that `read` and `bertjax.load` open, without any path of this machine (`private_paths`).
 
@@ -253,7 +257,20 @@ def read_params(folder: os.PathLike, encoder: EncoderConfig) -> dict:
         raise UserError(f"{folder} is not an export: {WEIGHTS} is missing") from error
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise _damaged(folder, error) from error
+    check_finite(flat, f"the export {folder}", EARLIER)
     return vocabulary.pad(unflatten_dict(flat, sep="/"), encoder)
+
+
+def check_finite(arrays: Mapping[str, np.ndarray], owner: str, remedy: str) -> None:
+    """Raise UserError if weights have NaN or infinity, with which the first class would always win.
+
+    Args:
+      arrays: weights by name.
+      owner: what has them, the subject of the message.
+      remedy: what the user can do.
+    """
+    if diverged := sorted(name for name, array in arrays.items() if not np.isfinite(array).all()):
+        raise UserError(f"{owner} has values that are not finite in {shorten(diverged)}; {remedy}")
 
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str] | None = None) -> None:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bertjax.config.export import EARLIER, check_finite
 from bertjax.runtime.errors import UserError, quoted, shorten
 
 LAYER = "{layer}"
@@ -124,6 +125,7 @@ def to_params(
         raise UserError(_leftover("lacks", missing, f"bertjax converts no model in part{has}"))
     if unknown := tensors.keys() - expected:
         raise UserError(_leftover("has names that bertjax does not know:", unknown, ENCODER_ONLY))
+    check_finite(tensors, "the checkpoint", "get one from before it diverged, saved as float32")
     params = {}
     for name in names:
         shape = shapes[name.ours][1:] if name.ours in layers else shapes[name.ours]
@@ -146,8 +148,7 @@ def to_tensors(params: Mapping[str, np.ndarray], names: Sequence[Name]) -> dict[
     names = [name for name in names if name.ours in params]
     if unknown := params.keys() - {name.ours for name in names}:
         raise UserError(unnamed(unknown))
-    if diverged := sorted(path for path, param in params.items() if not np.isfinite(param).all()):
-        raise UserError(f"the model has values that are not finite in {shorten(diverged)}; take an earlier RUN@STEP")
+    check_finite(params, "the model", EARLIER)
     tensors: dict[str, list[np.ndarray]] = {}
     for name in names:
         param = np.asarray(params[name.ours])

@@ -107,6 +107,8 @@ class OnnxModel:
         width = {REGRESSION: 1, EMBEDDING: outputs.shape[-1]}.get(description.task, len(description.labels))
         if outputs.shape != (2, width):
             raise self._damaged(f"its output has the shape {list(outputs.shape)} for 2 texts, and not {[2, width]}")
+        if not np.isfinite(outputs).all():
+            raise self._damaged("its outputs are not finite")
 
     def _damaged(self, why: str) -> Damaged:
         return Damaged(f"the metadata of {self.path} does not fit its model ({why}); convert the model again")

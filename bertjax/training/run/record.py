@@ -14,10 +14,11 @@ from typing import Any
 import jax
 import numpy as np
 from etils import epath
+from flax.traverse_util import flatten_dict
 
 from bertjax.config import export, private_paths, typed
 from bertjax.config.config import Config, from_dict, to_dict
-from bertjax.config.export import Export, encoder_of, exported, with_encoder
+from bertjax.config.export import EARLIER, Export, check_finite, encoder_of, exported, with_encoder
 from bertjax.config.typed import differences
 from bertjax.data import tokenizer
 from bertjax.data.labeled.base import SPLITS, WHERE, Record
@@ -361,6 +362,7 @@ def read_checkpoint(path: Path, step: str) -> Export:
         numbers={"steps": number, **{k: v for k, v in totals.items() if v or "trunk" not in k}},
         modules=starts[-1].get("modules", {}) if starts else {},
     )
+    check_finite(flatten_dict(model.params, sep="/"), f"step {number} of {path}", EARLIER)
     stage, _ = stage_at(stages, max(number - 1, 0))  # at the end of a stage, the encoder has not grown yet
     trained = encoder_at(encoder, stages[stage])
     return model if trained == encoder else with_encoder(model, trained, model.params)
