@@ -3,14 +3,15 @@
 import argparse
 import difflib
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NoReturn
 
 import bertjax
 from bertjax.runtime.command_line import command, exit_code_of
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.storage import split_name
 
 # Commands by what a user wants to do, each with one line of help. Each is a module of `bertjax.cli`.
 COMMANDS = {
@@ -115,7 +116,7 @@ def _module(name: str, arguments: Sequence[str]) -> str:
             continue
         if word.endswith(".onnx"):
             return f"bertjax.serving.{name}"
-        if Path(word.partition("@")[0]).is_dir():
+        if os.path.isdir(split_name(word)[0]):
             break
     return f"bertjax.cli.{name}"
 

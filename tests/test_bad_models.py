@@ -112,6 +112,7 @@ EXPORTS: dict[str, tuple[Damage, str]] = {
     "weights are a folder": (_instead("model.safetensors", Path.mkdir), _NOT_A_FILE),
     "weights are a pipe": (_instead("model.safetensors", os.mkfifo), _NOT_A_FILE),
     "weights are a device": (_instead("model.safetensors", lambda path: path.symlink_to("/dev/zero")), _NOT_A_FILE),
+    "weights are a pointer": (_text("model.safetensors", "version https://git-lfs.github.com/spec/v1"), "git lfs pull"),
     "weights are empty": (_text("model.safetensors", b""), "is damaged (Error while deserializing header"),
     "a header of 2^60 bytes": (_text("model.safetensors", struct.pack("<Q", 2**60) + b"{}"), "deserializing header"),
     "no arrays": (_arrays(dict.clear), "embeddings/norm/bias' 16 -> none"),

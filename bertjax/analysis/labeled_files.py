@@ -10,7 +10,7 @@ from bertjax.data.labeled.texts import LabeledText
 from bertjax.runtime.errors import UserError
 
 GLUE = "glue:"
-_TABLES = (".tsv", ".csv", ".jsonl")
+_TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
 
 
 def find(spec: str) -> tuple[str, str, LabeledFormat | None]:
@@ -45,7 +45,7 @@ def format_of(path: str) -> LabeledFormat:
     Tables have columns `sentence` and `label`, the fields of `LabeledText`. Other files have a word and its tag in each
     line, are CoNLL-U, or have lists of words and tags in JSON lines.
     """
-    is_tagged = path.endswith(".jsonl") and tagged_files.read_words(path) is not None
+    is_tagged = path.endswith(_TABLES[2:]) and tagged_files.read_words(path) is not None
     return LabeledText(heldout=path) if path.endswith(_TABLES) and not is_tagged else Tagged(heldout=path)
 
 

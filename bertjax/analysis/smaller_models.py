@@ -5,9 +5,9 @@ from typing import Any
 
 from bertjax.analysis.page import Section, Table
 from bertjax.config import export
-from bertjax.config.opening import split_name
 from bertjax.runtime import storage
 from bertjax.runtime.errors import UserError, reason
+from bertjax.runtime.storage import split_name
 from bertjax.training.run.workdir import Workdir, append_jsonl, read_jsonl
 
 FILE = "smaller.jsonl"

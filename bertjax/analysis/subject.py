@@ -12,7 +12,7 @@ import numpy as np
 
 from bertjax.config.config import Task
 from bertjax.config.export import Export
-from bertjax.config.opening import SavedModel, split_name
+from bertjax.config.opening import SavedModel
 from bertjax.data.examples import Vocabulary
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.inference.base import config_of
@@ -25,6 +25,7 @@ from bertjax.models.encoder import Encoder
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.pretraining.next_token import NextToken
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.storage import split_name
 
 ALL_CHECKPOINTS = "*"
 

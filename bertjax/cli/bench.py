@@ -10,14 +10,15 @@ Up to 64 texts are computed, by default of embedded:en. JAX computes on all core
 programs on the machine make the numbers worse, and p99 first.
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from bertjax.data import sources
 from bertjax.inference.records import read_file
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError, json_text, printable, say
+from bertjax.runtime.storage import split_name
 from bertjax.serving.latency import Timing, measure
 from bertjax.serving.model import OnnxModel, Text, cores, is_onnx, one_thread_tokenizers
 from bertjax.serving.predict import texts_of
@@ -112,7 +113,7 @@ def main(argv: list[str] | None = None) -> int:
     if not 0 < args.seconds < float("inf"):
         raise UserError(f"--seconds={args.seconds} must be above 0")
     for path in args.models:  # before anything is measured
-        if not Path(path.partition("@")[0]).exists():
+        if not path.startswith("hf:") and not os.path.exists(split_name(path)[0]):
             raise UserError(f"{path} does not exist; name an ONNX file, an export folder, a run or RUN@STEP")
     one_thread_tokenizers()
     if not all(map(is_onnx, args.models)):

@@ -27,7 +27,7 @@ from bertjax.cli import bench, evaluate
 from bertjax.config import export
 from bertjax.config.config import Config
 from bertjax.config.export import Export
-from bertjax.config.opening import SavedModel, split_name
+from bertjax.config.opening import SavedModel
 from bertjax.data import sources
 from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.tokenizer import Tokenizer, trimming
@@ -38,6 +38,7 @@ from bertjax.models.taps import FEEDFORWARD_MASK, HEAD_MASK
 from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.command_line import command
 from bertjax.runtime.errors import UserError, printable, say
+from bertjax.runtime.storage import split_name
 
 FLOAT32_BYTES = 4
 _BATCH_CHARACTERS = 10_000_000

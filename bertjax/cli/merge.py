@@ -15,13 +15,14 @@ from flax.traverse_util import flatten_dict
 
 from bertjax.config import export, private_paths
 from bertjax.config.export import Export
-from bertjax.config.opening import SavedModel, split_name
+from bertjax.config.opening import SavedModel
 from bertjax.inference.base import config_of
 from bertjax.objectives import OBJECTIVES
 from bertjax.objectives.finetuning.base import OF_HEAD
 from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.command_line import command
 from bertjax.runtime.errors import Untrusted, UserError, say, shorten
+from bertjax.runtime.storage import split_name
 
 
 def run(sources: Sequence[str | os.PathLike], target: str | os.PathLike) -> Export:

@@ -14,10 +14,11 @@ import re
 import tempfile
 from pathlib import Path
 
-from bertjax.config.opening import SavedModel, split_name
+from bertjax.config.opening import SavedModel
 from bertjax.interop import card, huggingface
 from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.errors import UserError, printable, say
+from bertjax.runtime.storage import split_name
 from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.workdir import Workdir, read_jsonl
 

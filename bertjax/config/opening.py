@@ -15,6 +15,7 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.models.encoder import Encoder
 from bertjax.runtime import untrusted
 from bertjax.runtime.errors import UserError, quoted, reason, say
+from bertjax.runtime.storage import place_of, split_name
 
 if TYPE_CHECKING:
     from bertjax.config.config import Config
@@ -67,6 +68,7 @@ class SavedModel:
 
     def __init__(self, name: str | os.PathLike, trust_code: bool = False, task: str = ""):
         self.name = os.fspath(name)
+        place_of("" if self.name.startswith(_HUB) else name, reads_remote=False)
         path, self.step = (_converted(self.name), "") if self.name.startswith(_HUB) else split_name(name)
         self.folder = Path(path)
         self._trust_code, self._task = trust_code, task
@@ -278,15 +280,6 @@ def _of_task(settings: dict[str, Any], task: str) -> dict[str, Any]:
         "optimizer": settings.get("optimizer", {}) | {"warmup_steps": 0, "warmup_share": 0.0, "warmup_tokens": 0.0},
         "runtime": settings.get("runtime", {}) | {"keep_at": []},
     }
-
-
-def split_name(name: str | os.PathLike) -> tuple[str, str]:
-    """Split `RUN@STEP` into path and step; the step is empty if the name has none."""
-    name = os.path.expanduser(os.fspath(name))
-    # The last @, since earlier ones may be part of a folder's name.
-    path, at, step = name.rpartition("@")
-    is_step = at and "/" not in step and not os.path.isdir(name)  # a folder name may contain @
-    return (path, step) if is_step else (name, "")
 
 
 def load(name: str | os.PathLike, trust_code: bool = False) -> Model:

@@ -3,8 +3,8 @@
 import dataclasses
 import functools
 import itertools
+import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, cast
 
 from bertjax.config.config import Task
@@ -109,7 +109,7 @@ class FineTuned(Pipeline):
 
     def with_answers(self, path: str, predictions: Iterator[dict[str, Any]]) -> Iterator[str] | None:
         answers = itertools.chain.from_iterable(prediction["prediction"] for prediction in predictions)
-        return self._examples.with_answers(str(Path(path).expanduser()), answers, self.objective.classes)
+        return self._examples.with_answers(os.path.expanduser(path), answers, self.objective.classes)
 
     @functools.cached_property
     def seq_len(self) -> int:

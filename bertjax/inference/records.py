@@ -1,12 +1,10 @@
 """Records to predict, from a list of texts, a file or a stream, with the place of each, and answers as text."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
-
-from etils import epath
 
 from bertjax.data.labeled import tables
 from bertjax.data.labeled.base import WHERE, Classes, LabeledFormat, Record, of_command
@@ -68,7 +66,7 @@ def read_file(path: str, fields: Sequence[str], quoted: bool = False) -> list[Re
     Raises:
       UserError: the file cannot be read, has a bad line, or has plain lines although a record has several fields.
     """
-    full = str(Path(path).expanduser())
+    full = os.path.expanduser(path)  # `Path` would take one slash of a URL
     # JSON lines may end in .ndjson too, and a model must not read their braces as text.
     if tables.is_table(full):
         rows = tables.read(full, fields, quoted, all_columns=True)
@@ -76,7 +74,7 @@ def read_file(path: str, fields: Sequence[str], quoted: bool = False) -> list[Re
             check_surrogates(json.dumps(record, ensure_ascii=False), record[WHERE])
         _check_no_blanks(rows, fields)
         return [_checked(record, record[WHERE], fields) for record in rows]
-    lines = (line for _, line in numbered_lines(epath.Path(full)))
+    lines = (line for _, line in numbered_lines(full))
     return read_lines(lines, path, single_field(fields))
 
 
@@ -92,7 +90,7 @@ def read_inputs(examples: LabeledFormat, path: str, classes: Sequence[str] = ())
       UserError: the file cannot be read, or has a bad record.
     """
     with of_command(examples.columns_of(command_line.INPUT_COLUMNS)):
-        records = examples.read_unlabeled(str(Path(path).expanduser()), classes)
+        records = examples.read_unlabeled(os.path.expanduser(path), classes)
         return read_file(path, examples.inputs, getattr(examples, "quoted", False)) if records is None else records
 
 

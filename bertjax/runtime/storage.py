@@ -25,6 +25,9 @@ from bertjax.runtime.errors import RunFailed, Unavailable, UserError
 
 T = TypeVar("T")
 
+# Bytes of a file's name before what drafts, stores and folders of runs add to it. File systems allow 255.
+LONGEST_NAME = 220
+
 # Waits between attempts grow from 0.5 s to 16 s and take at most a minute together. They are random, so that many hosts
 # that fail at the same moment do not retry at the same moment (exponential backoff with jitter).
 _ATTEMPTS = 8
@@ -173,6 +176,41 @@ def reason_of(error: BaseException) -> str:
 def is_remote(path: epath.PathLike) -> bool:
     """Return whether a path is a URL (`gs://...`). Objects cannot be appended to, renamed or locked."""
     return "://" in os.fspath(path)
+
+
+def place_of(path: epath.PathLike, reads_remote: bool = True) -> epath.Path:
+    """Return the place that a path or URL names; ~ is the home folder.
+
+    Args:
+      path: what somebody has typed.
+      reads_remote: whether the reader opens files of an object store (`gs://...`).
+
+    Raises:
+      UserError: it is a URL that cannot be opened.
+    """
+    name = os.path.expanduser(os.fspath(path))
+    try:
+        if reads_remote or not is_remote(name):
+            return epath.Path(name)
+    except KeyError:  # no library of epath knows the scheme
+        pass
+    is_local = name.startswith("file://")
+    remedy = f"name {name.removeprefix('file://')}" if is_local else "download it, and name the file or folder"
+    raise UserError(f"{name} is a URL, which is not opened here; {remedy}")
+
+
+def split_name(name: str | os.PathLike) -> tuple[str, str]:
+    """Split `RUN@STEP` into path and step; the step is empty if the name has none."""
+    name = os.path.expanduser(os.fspath(name))
+    # The last @, since earlier ones may be part of a folder's name.
+    path, at, step = name.rpartition("@")
+    is_step = at and "/" not in step and not os.path.exists(name)  # whose name may contain @
+    return (path, step) if is_step else (name, "")
+
+
+def short_name(name: str, most: int = LONGEST_NAME) -> str:
+    """Return the start of a file's name, of at most so many bytes: a letter has up to four."""
+    return os.fsencode(name)[:most].decode(errors="ignore")
 
 
 def forget_listings(path: epath.PathLike) -> None:
@@ -381,7 +419,7 @@ def flush_folder(folder: Path) -> None:
 
 def remove_drafts(folder: Path, name: str = "") -> None:
     """Remove drafts that killed processes left in a folder, or only drafts of one name; the caller holds a lock."""
-    for draft in folder.glob(f".{glob.escape(name) or '*'}.*.draft"):
+    for draft in folder.glob(f".{glob.escape(short_name(name)) or '*'}.*.draft"):
         if draft.is_dir():
             shutil.rmtree(draft, ignore_errors=True)
         else:
@@ -390,7 +428,7 @@ def remove_drafts(folder: Path, name: str = "") -> None:
 
 def _draft(path: Path) -> Path:
     """Return a unique draft path, so that two processes that write the same file do not mix their content."""
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.draft")
+    return path.with_name(f".{short_name(path.name)}.{uuid.uuid4().hex[:12]}.draft")
 
 
 def flush(path: Path) -> None:

@@ -16,34 +16,41 @@ from bertjax.runtime import storage
 _DEEPEST = 64
 _TOO_DEEP = f"it is nested in more than {_DEEPEST} levels"
 # What a clone without Git LFS has in place of large files.
-_GIT_LFS = b"version https://git-lfs.github.com/spec/"
+GIT_LFS, POINTER = b"version https://git-lfs.github.com/spec/", ("a pointer of Git LFS", "run git lfs pull")
 
 
-def regular_file(path: epath.PathLike) -> epath.PathLike:
-    """Return a path if it is a regular file.
+def regular_file(path: epath.PathLike) -> epath.Path:
+    """Return the place of a path (`storage.place_of`) if it is a regular file.
 
     Raises:
       FileNotFoundError: it does not exist.
-      OSError: it is a folder, or a pipe or device, which may be endless.
+      OSError: it is a folder, or a pipe or device, which may be endless; or it only stands for a file that Git has not
+        fetched.
+      Unavailable: the storage does not answer.
     """
-    if storage.is_remote(path) and not epath.Path(path).exists():
+    path = storage.place_of(path)
+    if storage.is_remote(path) and not path.exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
     if not storage.is_remote(path) and not stat.S_ISREG(os.stat(path).st_mode):  # epath's is_file accepts devices
         raise OSError(errno.EINVAL, "it is not a file", os.fspath(path))
+    if storage.retry(lambda: _is_pointer(path), path):
+        raise OSError(errno.EINVAL, f"it is {' and not the file; '.join(POINTER)}", os.fspath(path))
     return path
+
+
+def _is_pointer(path: epath.Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(GIT_LFS)) == GIT_LFS
 
 
 def read_bytes(path: epath.PathLike) -> bytes:
     """Return the content of a file.
 
     Raises:
-      OSError: it cannot be read, it only stands for a file that Git has not fetched, or see `regular_file`.
+      OSError: it cannot be read, or see `regular_file`.
       Unavailable: the storage does not answer.
     """
-    content = storage.retry(epath.Path(regular_file(path)).read_bytes, path)
-    if content.startswith(_GIT_LFS):
-        raise OSError(errno.EINVAL, "it is a pointer of Git LFS and not the file; run git lfs pull", os.fspath(path))
-    return content
+    return storage.retry(regular_file(path).read_bytes, path)
 
 
 def read_text(path: epath.PathLike) -> str:

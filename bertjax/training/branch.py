@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from bertjax.config.config import Config, from_dict, plain, to_dict
-from bertjax.config.opening import split_name
 from bertjax.config.typed import differences
 from bertjax.runtime import storage
 from bertjax.runtime.errors import Damaged, UserError, shorten
+from bertjax.runtime.storage import split_name
 from bertjax.training import init_from
 from bertjax.training.feeds import Feeds
 from bertjax.training.init_from import Source

@@ -5,6 +5,7 @@ so only combinations with the same held-out task are ranked together.
 """
 
 import dataclasses
+import hashlib
 import itertools
 import json
 import math
@@ -117,7 +118,10 @@ def combinations(sweeps: Sequence[str]) -> dict[str, tuple[str, ...]]:
     for chosen in itertools.product(*choices):
         overrides = tuple(itertools.chain(*chosen))
         # Several processes find a trial by its folder, so the name depends on the values only.
-        folder = re.sub(r"[^\w.=,-]+", "_", ",".join(overrides))
+        name = ",".join(overrides)
+        folder = re.sub(r"[^\w.=,-]+", "_", name)
+        if storage.short_name(folder) != folder:  # such as a sweep over long paths
+            folder = f"{storage.short_name(folder, 200)}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
         if folder in folders:
             raise UserError(f"two combinations of --sweep have the folder {folder}; list each value once")
         folders[folder] = overrides

@@ -168,7 +168,7 @@ def test_remarks_on_words_of_a_corpus(source, tmp_path):
     "flags, complaint",
     [
         ([], "nothing to extend; give --pieces, --corpus, --mix or --max-positions"),
-        (["--pieces={tmp}/none.txt"], "--pieces={tmp}/none.txt cannot be read ("),
+        (["--pieces={tmp}/none.txt"], "{tmp}/none.txt cannot be read: No such file"),
         (["--pieces={tmp}/known.txt"], "all 2 pieces are in the vocabulary already; there is nothing to add"),
         (["--pieces={tmp}/known.txt", "--corpus=embedded:en"], "exclude each other; give one of them"),
         (["--corpus={tmp}/none"], "{tmp}/none"),

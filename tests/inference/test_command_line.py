@@ -79,7 +79,7 @@ def test_a_closed_pipe_ends_the_command_without_an_error(folder):
     [
         ("a.txt", "a [MASK]\n\nb [MASK]\n", "a.txt:2 is blank"),
         ("a.txt", "a [mask]\n", "a.txt:1 has no [MASK]; write [MASK], in capital letters"),
-        ("a.txt", "PK\x03\x04\x14\xff\n", "a.txt:1 is not UTF-8: its byte 5 is 0xff; it looks like a .docx"),
+        ("a.txt", "PK\x03\x04\x14\xff\n", "a.txt looks like a .zip archive and not like text in UTF-8; extract it"),
         ("a.txt", "", "a.txt has no lines, so there is nothing to predict"),
         ("a.jsonl", '{"text": "a [MASK]"}\n{"body": "x"}\n', "a.jsonl:2 has no field 'text', it has 'body';"),
         ("a.jsonl", '{"text": 3}\n', "a.jsonl:1: 'text' is '3', not a string"),

@@ -150,6 +150,7 @@ def test_bad_input_is_one_line(made, tmp_path):
         (("evaluate", str(made.onnx)), "add --corpus=FILE"),
         (("bench", str(made.onnx), "--batch=0"), "--batch: 0 must be a whole number, at least 1"),
         (("bench", str(made.export), "--batch=1"), "needs the package"),
+        (("bench", "hf:owner/name", "--batch=1"), "needs the package"),
         (("serve", "nowhere"), "nowhere is not an .onnx file; name one of"),
         (("serve", str(made.onnx), "--max-texts=0"), "--max-texts=0 must be above 0"),
         (("serve", str(made.onnx), f"--host={'a' * 5000}"), "aaa... --port=8000 cannot be used"),
@@ -192,11 +193,13 @@ def test_metadata_that_does_not_fit_the_model_is_refused_when_it_is_opened(made,
 def test_a_text_that_ends_as_an_onnx_file_is_a_text_of_the_run(tmp_path):
     module = importlib.import_module("bertjax.__main__")._module
     (tmp_path / "run").mkdir()
+    (tmp_path / "olof@visby").mkdir()
     for words, package in [
         (["model.onnx", "a text"], "serving"),
         (["--json", "--file", "a.csv", "model.onnx"], "serving"),
         ([f"{tmp_path}/run", "model.onnx"], "cli"),
         ([f"{tmp_path}/run@10", "model.onnx"], "cli"),
+        ([f"{tmp_path}/olof@visby", "model.onnx"], "cli"),
         (["nowhere", "see model.onnx"], "cli"),
     ]:
         assert module("predict", words) == f"bertjax.{package}.predict"

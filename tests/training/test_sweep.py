@@ -42,6 +42,8 @@ def test_combinations_are_all_and_have_names():
     }
     values = [value for (value,) in combinations(["x=[1,2],(3,),'a,]',4"]).values()]
     assert values == ["x=[1,2]", "x=(3,)", "x='a,]'", "x=4"]
+    long = combinations(["data.corpus=" + "\uac00" * 80 + "/a," + "\uac00" * 80 + "/b"])
+    assert len(long) == 2 and max(len(folder.encode()) for folder in long) < 220
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from bertjax.data.sources.base import OnBad, check_surrogates, json_of, read_eac
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import OF_INPUT, setting
+from bertjax.runtime.storage import place_of
 
 _COLUMN = "name a column"
 
@@ -164,7 +165,7 @@ class Race(ChoiceFormat):
     label: ClassVar[str] = "answer"
 
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:
-        folder = epath.Path(path).expanduser()
+        folder = place_of(path)
         files = sorted([*folder.glob("*.txt"), *folder.glob("*/*.txt")])
         records = (record for file in files if not file.name.startswith(".") for record in _questions(file, on_bad))
         return not_empty(records, path, "questions in .txt files, as RACE/train and RACE/dev/high have")

@@ -4,8 +4,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from etils import epath
-
 from bertjax.data.labeled.base import WHERE, Record, not_empty
 from bertjax.data.sources.base import OnBad, decoded, read_each, stop
 from bertjax.data.sources.lines import numbered_lines
@@ -80,7 +78,7 @@ def with_tags(path: str, field: str, tags: Iterable[str]) -> Iterator[str]:
       tags: tags in word order; `_` leaves a feature unset.
     """
     tags = iter(tags)
-    for number, line in numbered_lines(epath.Path(path)):
+    for number, line in numbered_lines(path):
         if not line.strip() or _word(line, f"{path}:{number}") is None:
             yield decoded(line, f"{path}:{number}")
             continue
@@ -161,7 +159,7 @@ def _word(line: bytes, where: str) -> dict[str, Any] | None:
 def _sentences(path: str) -> Iterator[list[tuple[int, bytes]]]:
     """Yield blocks of numbered lines, split at blank lines."""
     lines = []
-    for number, line in numbered_lines(epath.Path(path)):
+    for number, line in numbered_lines(path):
         if line.strip():
             lines.append((number, line))
         elif lines:

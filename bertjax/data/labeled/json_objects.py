@@ -1,4 +1,4 @@
-"""JSON objects as records: in lines or in one array, recognized by content rather than by the file name."""
+"""Objects as records: JSON in lines or in one array, and the rows of Parquet, known by content and not by the name."""
 
 import itertools
 import json
@@ -6,26 +6,22 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from etils import epath
-
 from bertjax.data.labeled.base import WHERE, Record, flag_remedy
 from bertjax.data.sources.base import OnBad, check_surrogates, json_of, object_of, read_each
 from bertjax.data.sources.lines import COMPRESSIONS, numbered_lines
-from bertjax.runtime.errors import Damaged, UserError, shorten
+from bertjax.data.sources.tables import rows
+from bertjax.runtime.errors import UserError, shorten
+from bertjax.runtime.storage import place_of
 
 SUFFIXES = (".jsonl", ".json")
+PARQUET = ".parquet"
 # Messages show this many characters of a field name.
 SHOWN = 40
 
 
 def holds_objects(path: str) -> bool:
-    """Return whether a file has a JSON suffix, or starts with a JSON object, or is an array of objects."""
-    if kind_of(path) in SUFFIXES:
-        return True
-    try:
-        return _is_object(first_line(path)[1]) or holds_array(path)
-    except Damaged:  # another format, such as a spreadsheet, or another encoding
-        return False
+    """Return whether a file has the suffix of JSON or Parquet, or starts with a JSON object, or is an array of them."""
+    return kind_of(path) in (*SUFFIXES, PARQUET) or _is_object(first_line(path)[1]) or holds_array(path)
 
 
 def holds_array(path: str) -> bool:
@@ -41,7 +37,7 @@ def kind_of(path: str) -> str:
 
 def first_line(path: str) -> tuple[int, bytes]:
     """Return the number and content of the first non-blank line."""
-    return next(((number, line) for number, line in numbered_lines(epath.Path(path)) if line.strip()), (1, b""))
+    return next(((number, line) for number, line in numbered_lines(path) if line.strip()), (1, b""))
 
 
 def read(path: str, columns: Sequence[str], on_bad: OnBad) -> Iterator[Record]:
@@ -55,21 +51,32 @@ def read(path: str, columns: Sequence[str], on_bad: OnBad) -> Iterator[Record]:
     Raises:
       UserError: the file cannot be read or is not JSON.
     """
+    if kind_of(path) == PARQUET:
+        return _array(value_of(path), path, columns, on_bad)
     # Many tools write JSON lines into .json files, and arrays into .jsonl files.
     first = first_line(path)[1].lstrip()
-    filled = (line for _, line in numbered_lines(epath.Path(path)) if line.strip())
+    filled = (line for _, line in numbered_lines(path) if line.strip())
     if kind_of(path) == ".json" and not (_is_object(first) and len(list(itertools.islice(filled, 2))) == 2):
-        return _array(json_of(content_of(path), path), path, columns, on_bad)
+        return _array(value_of(path), path, columns, on_bad)
     if first[:1] == b"[" and (values := _array_of(path)) is not None:
         return _array(values, path, columns, on_bad)
-    lines = ((f"{path}:{number}", line) for number, line in numbered_lines(epath.Path(path)) if line.strip())
+    lines = ((f"{path}:{number}", line) for number, line in numbered_lines(path) if line.strip())
     example = next(iter(columns), "tokens")
     return read_each(lines, lambda item: _checked(object_of(item[1], item[0], example), item[0], columns), on_bad)
 
 
 def content_of(path: str) -> bytes:
     """Return a whole file, with lines as `numbered_lines` gives them."""
-    return b"\n".join(line for _, line in numbered_lines(epath.Path(path)))
+    return b"\n".join(line for _, line in numbered_lines(path))
+
+
+def value_of(path: str) -> Any:
+    """Return what a JSON file holds, or the rows of a Parquet file.
+
+    Raises:
+      UserError: the file cannot be read.
+    """
+    return rows(place_of(path)) if kind_of(path) == PARQUET else json_of(content_of(path), path)
 
 
 def parsed(content: bytes) -> Any:

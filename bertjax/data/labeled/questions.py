@@ -6,13 +6,12 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
-from etils import epath
 
 from bertjax.data.examples import Ragged, Vocabulary, add_special_tokens
 from bertjax.data.framing import most_context, special_tokens, windows
 from bertjax.data.labeled import json_objects
 from bertjax.data.labeled.base import WHERE, Classes, LabeledExamples, LabeledFormat, Record, not_empty
-from bertjax.data.sources.base import OnBad, check_surrogates, json_of, object_of, read_each, stop
+from bertjax.data.sources.base import OnBad, check_surrogates, object_of, read_each, stop
 from bertjax.data.sources.lines import numbered_lines
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime.errors import UserError
@@ -140,14 +139,15 @@ class Questions(LabeledFormat):
         Unanswerable questions (`is_impossible` in SQuAD 2.0) have an empty list of answers.
 
         Accepts the authors' nested layout and the flat records that the `datasets` library writes: a question, its
-        context and {`text`: [...], `answer_start`: [...]}, as JSON lines, as an array or in the list `data`.
+        context and {`text`: [...], `answer_start`: [...]}, as JSON lines, as an array, in the list `data`, or as
+        Parquet.
         """
-        lines = [(f"{path}:{number}", line) for number, line in numbered_lines(epath.Path(path))]
-        filled = [(where, line) for where, line in lines if line.strip()]
-        if filled and _is_flat(json_objects.parsed(filled[0][1])):
-            records = read_each(filled, _flat, on_bad)
+        is_json = json_objects.kind_of(path) != json_objects.PARQUET
+        if is_json and _is_flat(json_objects.parsed(json_objects.first_line(path)[1])):
+            lines = ((f"{path}:{number}", line) for number, line in numbered_lines(path) if line.strip())
+            records = read_each(lines, _flat, on_bad)
         else:
-            whole = json_of(b"\n".join(line for _, line in lines), path)
+            whole = json_objects.value_of(path)
             flat = whole if isinstance(whole, list) else whole.get("data") if isinstance(whole, dict) else None
             if isinstance(flat, list) and flat and _is_flat(flat[0]):
                 records = read_each([(f"{path}:[{number}]", entry) for number, entry in enumerate(flat)], _flat, on_bad)

@@ -1,4 +1,4 @@
-"""Reader for tables with named columns: .tsv, .csv, .jsonl and .json, plain or compressed."""
+"""Reader for tables with named columns: .tsv, .csv, .jsonl and .json, plain or compressed, and .parquet."""
 
 import csv
 import functools
@@ -7,8 +7,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-
-from etils import epath
 
 from bertjax.data.labeled import json_objects
 from bertjax.data.labeled.base import WHERE, Record, flag_remedy, not_empty, setting_remedy
@@ -21,7 +19,6 @@ DELIMITERS = {".tsv": "\t", ".csv": ","}
 _DELIMITERS = (",", ";", "\t", "|")
 # An optional first line with which a .csv declares its delimiter to spreadsheets.
 _SPREADSHEET = re.compile("sep=(.)")
-_SPREADSHEETS = (".xlsx", ".xls", ".ods")
 # A fully quoted field with doubled inner quotes, as pandas writes it.
 _IN_QUOTES = re.compile(r'"(?:[^"]|"")*"')
 # The csv module's default limit is 131,072 characters per field; this is the largest C long.
@@ -50,7 +47,7 @@ def read(
     delimiters, such as a spreadsheet's `;`, are accepted if only they give the required columns.
 
     Args:
-      path: a .tsv, .csv, .jsonl or .json file, plain, .gz, .zst or .xz.
+      path: a .tsv, .csv, .jsonl or .json file, plain, .gz, .zst or .xz; or .parquet.
       columns: required columns.
       quoted: whether .tsv fields may be in double quotes.
       on_bad: called with the error for each malformed row; if it returns, the row is dropped.
@@ -64,10 +61,9 @@ def read(
         rows = json_objects.read(path, columns, on_bad)
     elif kind in DELIMITERS:
         rows = _rows(path, columns, kind, quoted or kind == ".csv", on_bad)
-    elif kind in _SPREADSHEETS:
-        raise UserError(f"{path} is a spreadsheet; save its sheet as a .csv in UTF-8")
     else:
-        raise UserError(f"{path} is not a table; its name must end in .tsv, .csv, .jsonl, .json (with .gz, .zst, .xz)")
+        suffixes = ".tsv, .csv, .jsonl, .json (with .gz, .zst, .xz) or .parquet"
+        raise UserError(f"{path} is not a table; its name must end in {suffixes}")
     names = {*columns, WHERE}
     records = (row if all_columns else {name: row[name] for name in row if name in names} for row in rows)
     return not_empty(records, path, "rows")
@@ -114,7 +110,7 @@ def read_lines(path: str, column: str, on_bad: OnBad = stop) -> list[Record]:
     Raises:
       UserError: the file cannot be read, or has no text.
     """
-    lines = ((f"{path}:{number}", line) for number, line in numbered_lines(epath.Path(path)))
+    lines = ((f"{path}:{number}", line) for number, line in numbered_lines(path))
     texts = read_each(lines, lambda item: {column: decoded(item[1], item[0]).strip(), WHERE: item[0]}, on_bad)
     return not_empty((record for record in texts if record[column]), path, "text")
 
@@ -208,7 +204,7 @@ def _delimiter(path: str, columns: Sequence[str], kind: str) -> tuple[str, bool]
 
 def _sampled(path: str) -> list[str]:
     """Return the first lines that are not blank."""
-    filled = ((number, line) for number, line in numbered_lines(epath.Path(path)) if line.strip())
+    filled = ((number, line) for number, line in numbered_lines(path) if line.strip())
     return [decoded(line, f"{path}:{number}") for number, line in itertools.islice(filled, _SAMPLED)]
 
 
@@ -316,5 +312,5 @@ def _quoted(path: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
 
 def _text(path: str) -> Iterator[str]:
     """Yield decoded lines without line ends."""
-    for number, line in numbered_lines(epath.Path(path)):
+    for number, line in numbered_lines(path):
         yield decoded(line, f"{path}:{number}")

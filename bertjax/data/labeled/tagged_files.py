@@ -7,8 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from etils import epath
-
 from bertjax.data.labeled import conllu, json_objects, labels, tag_schemes
 from bertjax.data.labeled.base import WHERE, Record, not_empty
 from bertjax.data.sources.base import OnBad, check_surrogates, decoded, read_each, stop
@@ -44,7 +42,7 @@ class ColumnFile:
           UserError: the file cannot be read, is not UTF-8, or has the line ends of old Macs.
         """
         lines = []
-        for number, line in numbered_lines(epath.Path(self.path)):
+        for number, line in numbered_lines(self.path):
             if b"\r" in line:
                 raise UserError(f"{self.path}:{number} has a carriage return; end lines with a line feed alone")
             lines.append((number, decoded(line, f"{self.path}:{number}")))

@@ -138,7 +138,7 @@ def _name(config: DataConfig) -> str:
     name = "-".join(sorted(config.sources))
     if not name:
         name = config.corpus if config.corpus.startswith("embedded:") else Path(config.corpus).name.split(".")[0]
-    return re.sub(r"[^\w]+", "-", name).strip("-")[:LONGEST_NAME] or "corpus"
+    return storage.short_name(re.sub(r"[^\w]+", "-", name).strip("-")[:LONGEST_NAME]) or "corpus"
 
 
 def _manifest(folder: epath.Path) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn, Protocol, TypeVar, cast
@@ -12,7 +13,7 @@ from typing import Any, NoReturn, Protocol, TypeVar, cast
 from etils import epath
 from tqdm import tqdm
 
-from bertjax.runtime import storage
+from bertjax.runtime import storage, untrusted
 from bertjax.runtime.errors import Damaged, UserError, printable
 from bertjax.runtime.storage import reason_of
 
@@ -105,23 +106,34 @@ def extra(what: str) -> Iterator[None]:
 
 WHOLE_BYTES = 64 * MIB
 SAMPLED_BLOCKS = 64
-# Formats by magic bytes, with a remedy; of the byte order marks the longer ones first, as little-endian UTF-32 starts
-# with the mark for UTF-16.
+# Formats by a pattern of the bytes with which files start, with a remedy; of two that fit, the first. Little-endian
+# UTF-32 starts with the mark for UTF-16, and .docx, .xlsx and .ods are .zip.
 _RECODE = "convert it: iconv -f {} -t UTF-8 OLD > NEW"
+_SAVE, _EXTRACT = "save it in UTF-8 from its program, text as .txt, a table of labels as .csv", "extract it"
 FORMATS = {
-    b"\xff\xfe\0\0": ("UTF-32", _RECODE.format("UTF-32")),
-    b"\0\0\xfe\xff": ("UTF-32", _RECODE.format("UTF-32")),
-    b"\xff\xfe": ("UTF-16", _RECODE.format("UTF-16")),
-    b"\xfe\xff": ("UTF-16", _RECODE.format("UTF-16")),
-    b"PK\x03\x04": ("a .docx, .xlsx or .zip", "save it as plain text in UTF-8"),
-    b"\xd0\xcf\x11\xe0": ("a .doc or .xls", "save it as plain text in UTF-8"),
-    b"\x1f\x8b": ("gz", "end its name with .gz"),
-    b"\x28\xb5\x2f\xfd": ("zst", "end its name with .zst"),
-    b"\xfd7zXZ\x00": ("xz", "end its name with .xz"),
-    b"BZh": ("bzip2", "extract it"),
-    b"%PDF": ("PDF", "extract its text"),
-    b"PAR1": ("Parquet", "end its name with .parquet"),
+    re.escape(untrusted.GIT_LFS): untrusted.POINTER,
+    rb"\xff\xfe\0\0|\0\0\xfe\xff": ("UTF-32", _RECODE.format("UTF-32")),
+    rb"\xff\xfe|\xfe\xff": ("UTF-16", _RECODE.format("UTF-16")),
+    rb"PK\x03\x04.{26}(\[Content_Types\]|_rels/|docProps/|xl/|word/|mimetype)": ("a spreadsheet or document", _SAVE),
+    rb"\xd0\xcf\x11\xe0": ("a .doc or .xls", _SAVE),
+    rb"PK\x03\x04": ("a .zip archive", _EXTRACT),
+    rb".{257}ustar[\0 ]": ("a .tar archive", _EXTRACT),
+    rb"7z\xbc\xaf": ("a .7z archive", _EXTRACT),
+    rb"Rar!\x1a": ("a .rar archive", _EXTRACT),
+    rb"BZh\d1AY": ("bzip2", _EXTRACT),
+    rb"\x1f\x8b": ("gz", "end its name with .gz"),
+    rb"\x28\xb5\x2f\xfd": ("zst", "end its name with .zst"),
+    rb"\xfd7zXZ\x00": ("xz", "end its name with .xz"),
+    rb"%PDF-\d": ("PDF", "extract its text"),
+    rb"PAR1[^ -~]": ("Parquet", "end its name with .parquet"),
+    rb"ARROW1\0": ("Arrow", "write it as .parquet"),
+    rb"SQLite format 3\0": ("a database", "export the table as .csv"),
 }
+_ENCODINGS = (
+    "ENCODING may be WINDOWS-1252 (Western), WINDOWS-1251 or KOI8-R (Cyrillic), CP949 (Korean), SHIFT_JIS or "
+    "EUC-JP (Japanese), GB18030 or BIG5 (Chinese)"
+)
+HEAD = 512  # bytes that show the format
 # Latin text has one zero byte per character in UTF-16 and three in UTF-32; in UTF-8, NUL is a rare control character.
 MOST_ZEROS = 0.25
 
@@ -293,27 +305,39 @@ def sized(error: UserError, size: int) -> UserError:
     return error
 
 
-def check_encoding(head: bytes, where: str) -> None:
-    """Raise `Damaged` if a text file's first bytes show that all of it is UTF-16 or UTF-32.
+def check_text(head: bytes, path: str) -> None:
+    """Raise `Damaged` if a file's first bytes show that it is not text in UTF-8, or stands for another file.
 
-    Line ends differ in those encodings too, so skipping single lines would not help.
-
-    Args:
-      head: the first line.
-      where: file and line, for the error message.
+    Skipping single lines would not help: all of it is in another format.
     """
     name, remedy = format_of(head)
-    is_wide = len(head) > 1 and head.count(0) > MOST_ZEROS * len(head)
-    if is_wide and not name:
+    line = head[: head.find(b"\n") + 1] or head
+    if not name and len(line) > 1 and line.count(0) > MOST_ZEROS * len(line):
         remedy = _RECODE.format("UTF-16LE") + ", or UTF-16BE, UTF-32LE or UTF-32BE"
         name = "UTF-16 or UTF-32 without a byte order mark: it is full of zero bytes"
-    if is_wide or name.startswith("UTF-"):
-        raise Damaged(f"{where} is not UTF-8, so nothing of the file is read; it looks like {name}; {remedy}")
+    if name:
+        raise Damaged(f"{path} looks like {name} and not like text in UTF-8; {remedy}")
 
 
 def format_of(head: bytes) -> tuple[str, str]:
     """Return the format that a file's first bytes show, and the remedy; empty if they show none."""
-    return next((found for mark, found in FORMATS.items() if head.startswith(mark)), ("", ""))
+    return next((found for mark, found in FORMATS.items() if re.match(mark, head, re.DOTALL)), ("", ""))
+
+
+def undecodable(path: epath.Path, kind: str, reason: str, remedy: str = "fetch it again") -> Damaged:
+    """Return the error for a file that is not in the format of its suffix, of which its first bytes may show another.
+
+    Args:
+      path: the file.
+      kind: the format of its suffix.
+      reason: why it cannot be read.
+      remedy: what helps unless it is another format.
+    """
+    with path.open("rb") as file:
+        name, other = format_of(file.read(HEAD))
+    if name and not other.endswith(path.suffix.lower()):
+        reason, remedy = f"it looks like {name}", other
+    return Damaged(f"{path} is cut short, damaged or not in the {kind} format ({reason}); {remedy}")
 
 
 def text_of(value: Any, where: str, field: str = "") -> str:
@@ -348,25 +372,14 @@ def decoded(content: bytes, where: str) -> str:
       where: its place, for the error message.
 
     Raises:
-      UserError: the bytes are not UTF-8; the message names their format if the magic bytes identify it.
+      UserError: the bytes are not UTF-8.
     """
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         byte = f"its byte {error.start} is {content[error.start]:#04x}"
-        raise UserError(f"{where} is not UTF-8: {byte}; {_conversion(content)}") from None
-
-
-def _conversion(content: bytes) -> str:
-    """Return the remedy for content that is not UTF-8, judged by its first bytes."""
-    name, remedy = format_of(content)
-    if name:
-        return f"it looks like {name}; {remedy}"
-    encodings = (
-        "ENCODING may be WINDOWS-1252 (Western), WINDOWS-1251 or KOI8-R (Cyrillic), CP949 (Korean), SHIFT_JIS or "
-        "EUC-JP (Japanese), GB18030 or BIG5 (Chinese)"
-    )
-    return f"{_RECODE.format('ENCODING')}, and read NEW; {encodings}"
+        remedy = f"{_RECODE.format('ENCODING')}, and read NEW; {_ENCODINGS}"
+        raise UserError(f"{where} is not UTF-8: {byte}; {remedy}") from None
 
 
 def check_surrogates(text: str, what: str) -> None:
@@ -382,6 +395,10 @@ def check_surrogates(text: str, what: str) -> None:
         raise UserError(f"{what} holds a lone surrogate, which is not text; remove it") from None
 
 
+# For objects of several lines, joined objects, and arrays.
+_JSON_LINES = "one JSON object a line: jq -cs 'flatten[]' OLD > NEW"
+
+
 def json_of(content: bytes, path: str) -> Any:
     """Parse the content of a JSON file.
 
@@ -392,7 +409,8 @@ def json_of(content: bytes, path: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits, thousands of nested lists
-        raise UserError(f"{path} is not JSON that can be read ({reason_of(error)}); correct the file") from None
+        remedy = f"correct the file, or write {_JSON_LINES}"
+        raise UserError(f"{path} is not JSON that can be read ({reason_of(error)}); {remedy}") from None
 
 
 def object_of(line: bytes, where: str, field: str) -> dict[str, Any]:
@@ -409,10 +427,10 @@ def object_of(line: bytes, where: str, field: str) -> dict[str, Any]:
     try:
         record = json.loads(text_of(line, where))
     except (ValueError, RecursionError) as error:
-        remedy = "write one JSON object a line"
-        raise UserError(f"{where} is not JSON ({reason_of(error)}); {remedy}") from None
+        raise UserError(f"{where} is not JSON ({reason_of(error)}); write {_JSON_LINES}") from None
     if not isinstance(record, dict):
-        raise UserError(f"{where} is not a JSON object but {str(record)[:40]!r}; write {{{field!r}: ...}}")
+        form = _JSON_LINES if isinstance(record, list) else f"{{{field!r}: ...}}"
+        raise UserError(f"{where} is not a JSON object but {str(record)[:40]!r}; write {form}")
     return record
 
 

@@ -108,8 +108,7 @@ def _paths(corpus: str) -> list[epath.Path]:
     """List everything that is not a folder, including broken links and special files, which are refused later."""
     with foreign(f"corpus {corpus!r} cannot be read", "name a file, a folder, a glob, or embedded:en"):
         if "://" in corpus:
-            place = epath.Path(corpus)  # raises if no library knows the scheme
-            paths = storage.retry(lambda: list(_remote(corpus)), place)
+            paths = storage.retry(lambda: list(_remote(corpus)), storage.place_of(corpus))
         else:
             paths = list(_local(corpus))
     if not paths:

@@ -13,7 +13,7 @@ from etils import epath
 from bertjax.data.sources import base
 from bertjax.data.sources.base import MIB, Document, OfFields, OnBad, OnRead, Part
 from bertjax.runtime.errors import Damaged, UserError
-from bertjax.runtime.storage import reason_of
+from bertjax.runtime.storage import place_of, reason_of
 
 COMPRESSIONS = (".gz", ".zst", ".xz")
 # Lines and documents are held in memory, and a small archive can expand to a line of any length.
@@ -79,19 +79,19 @@ def _paragraphs(part: Part, progress: OnRead) -> Iterator[tuple[int, list[bytes]
         yield first, paragraphs, size
 
 
-def numbered_lines(path: epath.Path) -> Iterator[tuple[int, bytes]]:
+def numbered_lines(path: str) -> Iterator[tuple[int, bytes]]:
     """Yield line numbers from 1, and lines without line ends (LF or CRLF) or byte-order marks.
 
     A byte-order mark starts a file, and also a later line if files were concatenated.
 
     Args:
-      path: a plain or compressed file; ~ is the home folder.
+      path: a plain or compressed file, see `storage.place_of`.
 
     Raises:
       Damaged: the file cannot be read to its end, or a line has more than `LONGEST_BYTES`.
       UserError: the file cannot be opened.
     """
-    for number, line, size in _lines(path.expanduser(), lambda used: None):
+    for number, line, size in _lines(place_of(path), lambda used: None):
         _check_size(size, f"{path}:{number}: a line", Damaged)
         yield number, line
 
@@ -113,7 +113,7 @@ def _lines(path: epath.Path, progress: OnRead) -> Iterator[tuple[int, bytes, int
             read = functools.partial(stream.readline, LONGEST_BYTES + 1)
             for number, line in enumerate(iter(read, b""), start=1):
                 if number == 1:
-                    base.check_encoding(line, f"{path}:1")
+                    base.check_text((line + stream.peek())[: base.HEAD], str(path))
                 size = len(line)
                 if size > LONGEST_BYTES:
                     size, line = size + _rest_of_line(stream, line), line[:KEPT_BYTES]
@@ -147,15 +147,8 @@ def _undecodable(path: epath.Path, error: Exception) -> UserError:
         # Archives of this kind are sound, and skipping one would lose all of its documents: always an error.
         remedy = "recompress it with --long=27 or less: zstd -dc --long=31 OLD | zstd --long=27 -o NEW"
         return UserError(f"{path} was compressed with a window of more than 128 MiB (zstd --long=28 to 31); {remedy}")
-    # The magic bytes tell a wrong suffix from damage.
-    with path.open("rb") as file:
-        head = file.read(8)
-    name, remedy = base.format_of(head)
-    if name and not remedy.endswith(path.suffix.lower()):
-        reason = f"it looks like {name}"
-    else:
-        remedy = f"fetch it again, or remove {path.suffix} from its name if it is plain text"
-    return Damaged(f"{path} is cut short, damaged or not in the {kind} format ({reason}); {remedy}")
+    remedy = f"fetch it again, or remove {path.suffix} from its name if it is plain text"
+    return base.undecodable(path, kind, reason, remedy)
 
 
 def _decompressed(file: io.BufferedReader, suffix: str) -> io.BufferedReader:

@@ -1,11 +1,14 @@
 """Arrow tables: Parquet, and the memory-mapped stream files in the `datasets` cache."""
 
+import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from etils import epath
 
 from bertjax.data.sources import base
 from bertjax.data.sources.base import GROUP_FIELD, MIB, Document, OfFields, OnBad, OnRead, Part
-from bertjax.runtime.errors import Damaged, UserError
+from bertjax.runtime.errors import UserError
 from bertjax.runtime.storage import reason_of
 
 if TYPE_CHECKING:
@@ -35,7 +38,29 @@ class Parquet(OfFields):
                     seen += len(batch)
                     progress(part.size * min(seen, rows) // max(rows, 1))  # a damaged footer may count less
             except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-                raise _damaged(part, "Parquet", error) from None
+                raise base.undecodable(part.path, "Parquet", reason_of(error)) from None
+
+
+def rows(path: epath.Path) -> list[dict[str, Any]]:
+    """Return the rows of a Parquet file as JSON values: dates and other types become text.
+
+    Raises:
+      Damaged: the file cannot be read to its end.
+      UserError: it cannot be opened.
+    """
+    with base.extra("a .parquet file"):
+        import pyarrow
+        import pyarrow.parquet
+    with base.open_file(path) as file:
+        try:
+            values = pyarrow.parquet.read_table(file).to_pylist()
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise base.undecodable(path, "Parquet", reason_of(error)) from None
+    return json.loads(json.dumps(values, default=_as_text))
+
+
+def _as_text(value: Any) -> str:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
 
 
 class ArrowStream(OfFields):
@@ -54,7 +79,7 @@ class ArrowStream(OfFields):
                     seen += len(batch)
                     progress(file.tell())
         except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise _damaged(part, "Arrow", error) from None
+            raise base.undecodable(part.path, "Arrow", reason_of(error)) from None
 
 
 def _columns(schema: "pyarrow.Schema", part: Part, field: str, group_field: str) -> list[str]:
@@ -100,8 +125,3 @@ def _documents(
         return text, unit
 
     yield from base.documents_of(part, ((number, row, len(row[0] or b"")) for number, row in rows), read, on_bad)
-
-
-def _damaged(part: Part, kind: str, error: Exception) -> Damaged:
-    reason = reason_of(error)
-    return Damaged(f"{part.path} is cut short, damaged or not in the {kind} format ({reason}); fetch it again")

@@ -10,6 +10,7 @@ from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.data.tokenizer.unigram import ByteFallbackTokenizer, UnigramTokenizer
 from bertjax.data.tokenizer_config import SENTENCEPIECE_KINDS, TokenizerConfig
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.storage import place_of
 
 __all__ = ["SPECIALS", "Tokenizer", "from_model", "load", "train"]
 
@@ -42,19 +43,19 @@ def from_model(path: str | Path, lowercase: bool = False) -> Tokenizer:
     Raises:
       UserError: the file is unreadable, it lacks [PAD], [SEP], [CLS] or [MASK], or `lowercase` has no effect on it.
     """
-    path = Path(path).expanduser()
-    if path.suffix == ".txt":
+    place = Path(place_of(path, reads_remote=False))
+    if place.suffix == ".txt":
         from bertjax.data.tokenizer import wordpiece
 
-        return wordpiece.from_vocab(path, lowercase)
+        return wordpiece.from_vocab(place, lowercase)
     if lowercase:
-        model = f"data.tokenizer.model={str(path)!r}, which has its own normalization"
+        model = f"data.tokenizer.model={str(place)!r}, which has its own normalization"
         raise UserError(f"data.tokenizer.lowercase=True has no effect with {model}; remove it")
-    if path.is_dir():
-        return load(path)
-    if path.suffix == ".json":
-        return tokenizer_json.from_file(path)
-    return sentencepiece.from_file(path)
+    if place.is_dir():
+        return load(place)
+    if place.suffix == ".json":
+        return tokenizer_json.from_file(place)
+    return sentencepiece.from_file(place)
 
 
 def load(folder: Path) -> Tokenizer:

@@ -9,8 +9,9 @@ import collections
 import dataclasses
 import json
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
+from bertjax.data.sources.base import decoded
+from bertjax.data.sources.lines import numbered_lines
 from bertjax.data.tokenizer import mixed
 from bertjax.data.tokenizer.base import Tokenizer
 from bertjax.data.tokenizer.mixed import MixedTokenizer
@@ -58,17 +59,13 @@ def wordpiece(tokenizer: Tokenizer) -> HuggingFaceTokenizer:
     raise UserError(f"new pieces need a WordPiece tokenizer, this one is {kind}; {remedy}")
 
 
-def read(path: str | Path) -> list[str]:
+def read(path: str) -> list[str]:
     """Read pieces from a text file, one per line, ignoring surrounding white space and empty lines.
 
     Raises:
       UserError: the file cannot be read, or it is empty.
     """
-    try:
-        lines = Path(path).expanduser().read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, ValueError) as error:
-        remedy = "name a UTF-8 text file with a piece a line"
-        raise UserError(f"--pieces={path} cannot be read ({error}); {remedy}") from None
+    lines = [decoded(line, f"--pieces={path}:{number}") for number, line in numbered_lines(path)]
     if pieces := [line.strip() for line in lines if line.strip()]:
         return pieces
     raise UserError(f"--pieces={path} is empty; write a piece a line into it")

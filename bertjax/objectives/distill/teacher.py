@@ -15,6 +15,7 @@ from bertjax.models import vocabulary
 from bertjax.models.config import EncoderConfig
 from bertjax.models.tracing import with_possible_attention
 from bertjax.runtime.errors import UserError, shorten
+from bertjax.runtime.storage import place_of
 
 
 # eq=False: comparing numpy arrays does not give one bool, and hashing needs only identity.
@@ -48,7 +49,7 @@ class Teacher:
         Raises:
           UserError: the folder is not an export or is damaged.
         """
-        folder = Path(folder).expanduser()
+        folder = place_of(folder, reads_remote=False)
         model = export.read(folder)
         objective = next(iter(model.settings.get("tasks", {}).values()), {}).get("objective", {})
         teacher = cls(model.encoder, model.params, model.tokenizer.fingerprint, folder, objective)

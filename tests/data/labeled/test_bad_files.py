@@ -1,9 +1,11 @@
 """Bad labeled files of every format: each ends a start in one line and exit code 2, before anything is compiled."""
 
 import gzip
+import io
 import json
 import math
 
+import pyarrow.parquet
 import pytest
 
 from bertjax.config.config import from_dict
@@ -35,12 +37,26 @@ SETTINGS = {  # {format: (objective, suffix, settings of the examples)}
     "race": ("multiple_choice", "", {"kind": "race"}),
     "squad": ("question_answering", ".json", {"kind": "questions", "max_question": 8}),
     "conll": ("tagging", ".txt", {"kind": "tagged"}),
+    **{
+        f"{objective} in Parquet": (objective, ".parquet", {"kind": kind} | settings)
+        for objective, kind, settings in (
+            ("classification", "labeled_text", {"text": "text"}),
+            ("tagging", "tagged", {}),
+            ("question_answering", "questions", {"max_question": 8}),
+        )
+    },
     "conllu": ("tagging", ".conllu", {"kind": "tagged"}),
 }
 EXAM = {"article": "abc cab", "questions": ["bid"], "options": [["abc", "cab", "bad", "fed"]], "answers": ["B"]}
 SQUAD_QUESTION = {"id": "1", "question": "bid", "answers": [{"text": "ada", "answer_start": 4}]}
 FLAT = '{"id": "1", "question": "bid", "context": "abc ada", "answers": {"text": ["ada"], "answer_start": [4]}}\n'
 UD = "".join(f"{number}\tabc\tabc\t{tag}" + "\t_" * 6 + "\n" for number, tag in ((1, "NOUN"), (2, "VERB"))) + "\n"
+
+
+def parquet(columns: dict[str, list]) -> bytes:
+    file = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table(columns), file)
+    return file.getvalue()
 
 
 def lines(*records: dict) -> str:
@@ -82,6 +98,9 @@ GOOD = {
     "squad": squad(),
     "conll": "abc X O\nada X B-PER\n\ncab X O\n",
     "conllu": UD,
+    "classification in Parquet": parquet({"text": [b"abc", b"cab"], "label": ["yes", "no"]}),
+    "tagging in Parquet": parquet({"tokens": [["abc", "ada"]], "ner_tags": [[0, 1]]}),
+    "question_answering in Parquet": parquet({name: [value] for name, value in json.loads(FLAT).items()}),
 }
 # (format, content of the file, part of the message)
 BAD = [
@@ -97,14 +116,14 @@ BAD = [
     (
         "csv",
         "text,label\nabc,yes\n".encode("utf-16"),
-        "it looks like UTF-16; convert it: iconv",
+        "looks like UTF-16 and not like text in UTF-8; convert it: iconv",
     ),
     ("csv", "text,label\ncaf\u00e9,yes\n".encode("latin-1"), ":2 is not UTF-8"),
     ("csv", "text,label\rabc,yes\rcab,no\r", "has no column 'label'; it has 'text', 'label\\rabc'"),
     (
         "csv",
-        b"PK\x03\x04" + bytes(50),
-        ":1 is not UTF-8, so nothing of the file is read; it looks like a .docx",
+        b"PK\x03\x04" + bytes(26) + b"word/a.xml",
+        "looks like a spreadsheet or document",
     ),
     ("csv", "," * 100_000, "has no column 'text'"),
     ("numbered", "Text,id,Label\na,1,x\n", ":1 has the names of the columns ('Text', 'Label'), and columns are gi"),
@@ -213,7 +232,7 @@ BAD = [
     ("conllu", UD.replace("1\t", "_\t", 1), ":1 has no number"),
     ("conllu", UD.replace("\tabc\t", "\t\t", 1), ":1 has no word"),
     ("conllu", UD.replace("NOUN", "_").replace("VERB", "_"), "has no word with examples.conllu=upos; choose"),
-    ("conllu", UD.encode("utf-16"), "is not UTF-8"),
+    ("conllu", UD.encode("utf-16"), "looks like UTF-16"),
 ]
 IDS = [f"{name}-{complaint}" for name, _, complaint in BAD]  # the contents are too long
 
@@ -351,14 +370,22 @@ def test_no_answer_overwrites_a_column(start, name, column, setting):
         ("cut.tsv.gz", "is cut short, damaged or not in the gz format"),
         ("nowhere.tsv", "nowhere.tsv cannot be read"),
         ("folder.tsv", "cannot be read: Is a directory"),
+        ("https://example.org/a.tsv", "https://example.org/a.tsv is a URL, which is not opened here; download"),
+        ("file:///data/a.tsv", "; name /data/a.tsv"),
         ("cut.txt", "is not a table; its name must end in .tsv"),
-        ("a.xlsx", "a.xlsx is a spreadsheet; save"),
+        ("a.xlsx", "a.xlsx looks like a spreadsheet or document and not like text in UTF-8; save"),
+        ("a.csv.zip", "a.csv.zip looks like a .zip archive"),
+        ("pointer.csv", "looks like a pointer of Git LFS"),
+        ("a.parquet", "a.parquet: object 1 has no field 'text', it has 'words'"),
     ],
 )
 def test_a_file_that_cannot_be_read(start, tmp_path, path, complaint):
     (tmp_path / "cut.tsv.gz").write_bytes(gzip.compress(GOOD["tsv"].encode() * 1000)[:-10])
     (tmp_path / "cut.txt").write_text(GOOD["tsv"])
     (tmp_path / "folder.tsv").mkdir()
-    (tmp_path / "a.xlsx").write_bytes(b"PK\x03\x04" + bytes(50))
-    code, [error] = start("tsv", GOOD["tsv"], GOOD["tsv"], train=str(tmp_path / path))
+    (tmp_path / "a.xlsx").write_bytes(b"PK\x03\x04" + bytes(26) + b"[Content_Types].xml")
+    (tmp_path / "a.csv.zip").write_bytes(b"PK\x03\x04" + bytes(26) + b"a.csv")
+    (tmp_path / "pointer.csv").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    (tmp_path / "a.parquet").write_bytes(parquet({"words": ["abc"], "label": ["a"]}))
+    code, [error] = start("tsv", GOOD["tsv"], GOOD["tsv"], train=path if "://" in path else str(tmp_path / path))
     assert code == 2 and complaint in error

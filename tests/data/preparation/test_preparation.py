@@ -127,6 +127,10 @@ def test_the_field_of_held_out_texts_is_part_of_a_store_of_several_sources(confi
 def test_one_store_is_opened_without_the_corpus(config, tmp_path, capsys):
     made = prepare(config)
     (tmp_path / "corpus.txt").unlink()
+    named = [
+        dataclasses.replace(config, corpus=letter * (240 // len(letter.encode()))) for letter in "a\uac00\U0001d538"
+    ]
+    assert all(len(f"{path_of(each, {}).name}.partial.lock".encode()) < 256 for each in named)
     alone = dataclasses.replace(config, store=str(made.path))
     capsys.readouterr()
     assert open_or_prepare(alone, spec_of(alone)).fingerprint == made.fingerprint

@@ -38,16 +38,28 @@ def flip(content: bytes) -> bytes:
 PARQUET = parquet([f"Sentence {number}." for number in range(2000)], compression="zstd", write_page_checksum=True)
 CUT = "is cut short, damaged or not in the"
 NOT_UTF8 = "is not UTF-8"
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+PULL = "looks like a pointer of Git LFS"
 # (name of a file, its content, a part of the line): each ends in exit code 2.
 FILES = [
     ("blank.txt", b"\n \t\r\n\xe3\x80\x80\n", "blank.txt is empty"),
     ("latin-1.txt", "Caf\u00e9.".encode("latin-1"), NOT_UTF8),
-    ("utf-16-be.txt", b"\xfe\xff" + "Some text.\n".encode("utf-16-be"), NOT_UTF8),
+    ("utf-16-be.txt", b"\xfe\xff" + "Some text.\n".encode("utf-16-be"), "looks like UTF-16 and not"),
+    *((f"pointer{suffix}", POINTER, PULL) for suffix in (".txt", ".jsonl", ".txt.gz", ".json.zst", ".parquet")),
+    ("pointer-in.txt.gz", gzip.compress(POINTER), PULL),
+    (
+        "archive.txt",
+        b"PK\x03\x04" + bytes(26) + b"a.txt",
+        "looks like a .zip archive and not like text in UTF-8; extract",
+    ),
+    ("tar.txt.gz", gzip.compress(b"a.txt".ljust(257, b"\0") + b"ustar\0"), "looks like a .tar archive"),
+    ("sheet.txt", b"PK\x03\x04" + bytes(26) + b"xl/workbook.xml", "looks like a spreadsheet or document"),
+    ("column.txt", PARQUET, "looks like Parquet and not like text in UTF-8; end its name with .parquet"),
     ("cesu-8.txt", b"A face: \xed\xa0\xbd\xed\xb8\x80.", NOT_UTF8),
     ("overlong.txt", b"A slash: \xc0\xaf.", NOT_UTF8),
     ("cut-character.txt", "Ends within \u00e9".encode()[:-1], NOT_UTF8),
     ("binary.txt", bytes(range(256)) * 8, NOT_UTF8),
-    ("gz-without-suffix.txt", gzip.compress(WORDS), NOT_UTF8),
+    ("gz-without-suffix.txt", gzip.compress(WORDS), "looks like gz and not like text in UTF-8; end its name"),
     ("one.txt", b"Only one document.", "gives"),
     ("no-token.txt", b"\xe2\x96\x81\n\n" * 40, "but two of each are needed"),
     ("flipped.txt.gz", flip(gzip.compress(WORDS)), f"{CUT} gz format"),
@@ -56,7 +68,7 @@ FILES = [
     ("empty.txt.xz", b"", f"{CUT} xz format"),
     ("empty.txt.zst", b"", "empty.txt.zst is"),
     ("broken.jsonl", GOOD_LINE + b'{"text": "cut', "broken.jsonl:2 is not JSON"),
-    ("pretty.jsonl", b'{\n  "text": "One."\n}\n', "pretty.jsonl:1 is not JSON"),
+    ("pretty.jsonl", b'{\n  "text": "One."\n}\n', "one JSON object a line: jq -cs 'flatten[]' OLD > NEW"),
     ("array.jsonl", b'[{"text": "One."}]\n', "array.jsonl:1 is not a JSON object"),
     ("late.jsonl", GOOD_LINE * 50 + b'{"other": 1}\n', "late.jsonl:51 has no field 'text'"),
     ("deep.jsonl", b'{"text": ' + b"[" * 100_000 + b"\n", "deep.jsonl:1 is not JSON"),
@@ -122,8 +134,8 @@ PLACES = [
     (named("{folder}/" + "x" * 300 + ".txt"), "does not exist", 2),
     (named(""), "data.corpus is empty", 2),
     (named("embedded:xx"), "choose one of en, ko", 2),
-    (named("s4://bucket/a.txt"), "corpus 's4://bucket/a.txt' cannot be read", 2),
-    (named("file:///etc/passwd"), "cannot be read", 2),
+    (named("s4://bucket/a.txt"), "s4://bucket/a.txt is a URL, which is not opened here; download it", 2),
+    (named("file:///etc/passwd"), "is not opened here; name /etc/passwd", 2),
     (named("tfds:"), "cannot be opened", 2),
     (named("tfds:no_such_set/no_such_config:train[:10%"), "cannot be opened", 2),
     (named("hf:nobody/nothing"), "cannot be loaded", 75),
