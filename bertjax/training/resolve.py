@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import math
 import os
+import sys
 import time
 from typing import Any, cast
 
@@ -19,6 +20,7 @@ from bertjax.config.config import Config
 from bertjax.config.opening import SavedModel
 from bertjax.data import remote, tokenizer
 from bertjax.data.config import DataConfig
+from bertjax.data.labeled import labels
 from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.labeled.source import LabeledSource, LabeledSources
 from bertjax.data.pipeline import LocalBatches, iterate
@@ -28,10 +30,12 @@ from bertjax.data.store import TokenStore
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.objectives.base import Objective
 from bertjax.objectives.finetuning.classification import Classification
+from bertjax.objectives.finetuning.embeddings import EmbeddingRegression
+from bertjax.objectives.finetuning.regression import Regression
 from bertjax.objectives.finetuning.tagging import Tagging
 from bertjax.objectives.pretraining.causal import CausalLM
 from bertjax.objectives.wrapper import rewrapped, unwrapped
-from bertjax.runtime.errors import UserError
+from bertjax.runtime.errors import UserError, say
 from bertjax.runtime.storage import is_remote
 from bertjax.training import stage_flops
 from bertjax.training.config import Stage
@@ -51,6 +55,8 @@ _EVALUATION_SHARE = 1 / 3
 _SCHEDULE_STEPS = ("decay_steps", "end_step")
 # A run that is shorter than an interval of its recipe has at most this many evaluations and checkpoints before its end.
 _MOST_BETWEEN = 9
+# So many labels that no two records share are ids or texts.
+_FEWEST_NAMES = 10
 
 
 def open_feeds(config: Config, before: RunRecord | None = None) -> Feeds:
@@ -150,17 +156,47 @@ def labeled_feeds(config: Config, kind: type[Feeds] = Feeds) -> Feeds:
     tasks = dict(config.tasks)
     for name, task in config.tasks.items():
         source = feeds.store_of(name)
+        objective = unwrapped(task.objective)
+        if isinstance(objective, (Regression, EmbeddingRegression)):
+            _check_numbers(source, objective)
         if task.has_classes:
-            if len(source.classes) == 1 and isinstance(unwrapped(task.objective), (Classification, Tagging)):
-                raise UserError(
-                    f"{source.format.train} has one label only, {source.classes[0]!r}, so there is nothing to learn; "
-                    "correct the file, or the setting of examples that names the column"
-                )
+            if len(source.classes) == 1 and isinstance(objective, (Classification, Tagging)):
+                raise _of_another_column(source, f"one label only, {source.classes[0]!r}, so there is nothing to learn")
+            repeats = source.class_totals, source.format.class_counts(source.heldout)
+            if len(source.classes) >= _FEWEST_NAMES and all(max(counts.values(), default=1) == 1 for counts in repeats):
+                raise _of_another_column(source, f"another label in each record, such as {source.classes[0]!r}")
             task = dataclasses.replace(
                 task, objective=rewrapped(task.objective, functools.partial(_with_classes, source))
             )
         tasks[name] = dataclasses.replace(task, examples=source.format)
     return resolve(dataclasses.replace(feeds, config=dataclasses.replace(config, tasks=tasks)))
+
+
+def _of_another_column(source: LabeledSource, what: str) -> UserError:
+    remedy = "correct the file, or the setting of examples that names the column"
+    return UserError(f"{source.format.train} has {what}; {remedy}")
+
+
+def _check_numbers(source: LabeledSource, objective: Regression | EmbeddingRegression) -> None:
+    """Raise UserError if labels are numbers that the objective cannot reach; warn if they are far from its scale."""
+    file, column = source.format.train, getattr(source.format, "label", "")
+    numbers = sorted(labels.number_of(record[column]) for record in source.labeled if column in record)
+    if not numbers or any(map(math.isnan, numbers)):  # encoding the records names the first that is not a number
+        return
+    (low, high), largest = objective.reach, max(-numbers[0], numbers[-1])
+    if len(numbers) > 1 and numbers[0] == numbers[-1]:
+        raise _of_another_column(source, f"one label only, {numbers[0]:g}, so there is nothing to learn")
+    if numbers[0] == float(labels.IGNORED) and min(set(numbers) - {numbers[0]}, default=-1.0) >= 0:
+        raise UserError(f"{file} has the label {labels.IGNORED}, which stands for none; leave these records out")
+    current, remedy = "objective.activation=sigmoid", "objective.activation=identity"
+    if isinstance(objective, EmbeddingRegression):
+        current, remedy = f"objective.full_score={objective.full_score:g}", f"objective.full_score={largest:g}"
+    if numbers[0] < low or numbers[-1] > high:
+        beyond = f"labels from {numbers[0]:g} to {numbers[-1]:g}, and {current} reaches {low:g} to {high:g}"
+        raise UserError(f"{file} has {beyond}; set {remedy}, or divide the labels")
+    if isinstance(objective, EmbeddingRegression) and 2 * largest < high:
+        remedy = f"if no label can be higher, set {remedy}"
+        say(f"warning: {file}: the highest label is {largest:g}, and {current}; {remedy}", file=sys.stderr)
 
 
 def _with_classes(source: LabeledSource, objective: Objective) -> Objective:

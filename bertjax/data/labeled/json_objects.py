@@ -15,6 +15,8 @@ from bertjax.runtime.storage import place_of
 
 SUFFIXES = (".jsonl", ".json")
 PARQUET = ".parquet"
+# A sentence with tags, for messages.
+TAGGED = '{"tokens": ["Ada", "ran"], "tags": ["B-PER", "O"]}'
 # Messages show this many characters of a field name.
 SHOWN = 40
 
@@ -61,8 +63,9 @@ def read(path: str, columns: Sequence[str], on_bad: OnBad) -> Iterator[Record]:
     if first[:1] == b"[" and (values := _array_of(path)) is not None:
         return _array(values, path, columns, on_bad)
     lines = ((f"{path}:{number}", line) for number, line in numbered_lines(path) if line.strip())
-    example = next(iter(columns), "tokens")
-    return read_each(lines, lambda item: _checked(object_of(item[1], item[0], example), item[0], columns), on_bad)
+    return read_each(
+        lines, lambda item: _checked(object_of(item[1], item[0], _form(columns)), item[0], columns), on_bad
+    )
 
 
 def content_of(path: str) -> bytes:
@@ -105,10 +108,15 @@ def _array(values: Any, path: str, columns: Sequence[str], on_bad: OnBad) -> Ite
     def record_of(numbered: tuple[int, Any]) -> Record:
         where, value = f"{path}: object {numbered[0]}", numbered[1]
         if not isinstance(value, dict):
-            raise UserError(f"{where} is {str(value)[:40]!r}; write an object")
+            raise UserError(f"{where} is {str(value)[:40]!r}; write {_form(columns)}")
         return _checked(value, where, columns)
 
     return read_each(enumerate(values, start=1), record_of, on_bad)
+
+
+def _form(columns: Sequence[str]) -> str:
+    """Return how an object with these fields looks; without any, it is a sentence with tags."""
+    return f"{{{columns[0]!r}: ...}}" if columns else TAGGED
 
 
 def _checked(record: dict[str, Any], where: str, columns: Sequence[str]) -> Record:

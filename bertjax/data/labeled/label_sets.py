@@ -40,8 +40,20 @@ class LabelSets(LabeledText):
         records = tables.read(path, [*self.inputs, *columns], self.quoted, on_bad)
         if self.label and not self.label_columns:
             records = self._of_vectors(records, path, on_bad)
+            self._warn_of_separator(records, path)
         records = checked(records, functools.partial(self._check, usual=""), path, on_bad)
         return [record | {self.label: self._names(record)} for record in records] if self.label else records
+
+    def _warn_of_separator(self, records: list[Record], path: str) -> None:
+        """Warn if another mark between the names gives fewer of them: then the parts of most names recur."""
+        values = [record[self.label] for record in records]
+        texts = {value for value in values if isinstance(value, str)}
+        lists = {name for value in values if isinstance(value, list) for name in value if isinstance(name, str)}
+        own = lists | {part for text in texts for part in text.split(self.separator)}
+        if mark := labels.mark_between(texts | lists, len(set(map(labels.class_of, own)))):
+            remedy = setting_remedy(f"; if it is the mark, set examples.separator={mark!r}")
+            what = f"fewer labels with {mark!r} between names than with {self.separator!r}"
+            say(f"warning: {path}: {self.label!r} has {what}{remedy}", file=sys.stderr)
 
     def _of_vectors(self, records: list[Record], path: str, on_bad: OnBad) -> list[Record]:
         """Return records with the places of the ones, if the labels are vectors of 0 and 1 as transformers wants them.
@@ -60,7 +72,7 @@ class LabelSets(LabeledText):
             if len(_vector(record[self.label])) != length:
                 raise UserError(
                     f"{record[WHERE]} has {str(record[self.label])[:40]!r} in {self.label!r}, where others have "
-                    f"{length} numbers 0 or 1; write as many"
+                    f"{length} numbers 0 or 1; write the same"
                 )
 
         records = checked(records, check, path, on_bad)

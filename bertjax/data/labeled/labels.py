@@ -92,6 +92,18 @@ def missing_beside(names: Collection[str]) -> tuple[str, ...]:
     return () if any(map(_NUMBER.fullmatch, names)) else (IGNORED,)
 
 
+# What people write between the names of several labels.
+MARKS = ",;|#/+\t "
+
+
+def mark_between(texts: Collection[str], most: int, marks: str = MARKS) -> str:
+    """Return the mark in texts that divides them into the fewest names; empty if none gives fewer than `most`."""
+    present = [mark for mark in marks if any(mark in text for text in texts)]
+    counts = {mark: len({class_of(name) for text in texts for name in text.split(mark)}) for mark in present}
+    best = min(present, key=counts.__getitem__, default="")
+    return best if best and counts[best] < most else ""
+
+
 def alike(names: Iterable[str]) -> list[tuple[str, ...]]:
     """Return groups of names that differ only in case, white space or compatibility forms (NFKC)."""
     groups: dict[str, list[str]] = {}

@@ -30,7 +30,7 @@ def _flat(item: tuple[str, Any]) -> Record:
     """
     where, entry = item
     if isinstance(entry, bytes):
-        entry = object_of(entry, where, "question")
+        entry = object_of(entry, where, "{'question': ...}")
     context = _text(entry, "context", where)
     answers = _nested_answers(entry.get("answers"), where)
     impossible = not answers or entry.get("is_impossible") is True

@@ -202,6 +202,11 @@ class LabeledSource:
         for split in SPLITS:
             each = shorten([f"{name} {of_class[split]:,}" for name, of_class in counts.items()], _CLASSES_SHOWN)
             lines.append(f"{self.name_of(split)}: {len(self.classes)} classes, the rarest first: {each}")
+        # Words recur in the names of one class each, so a space is no evidence.
+        mark = labels.mark_between(self.classes, len(self.classes), labels.MARKS.strip())
+        if mark and self.format.kind == "labeled_text":
+            remedy = "if so, set examples.kind=label_sets and objective.kind=multi_label"
+            lines.append(f"warning: the classes look like several labels with {mark!r} between them; {remedy}")
         for group in labels.alike(self.classes):
             names = " and ".join(map(repr, group))
             what = "differ only in case, white space or forms of characters; write them in one way if they are one"

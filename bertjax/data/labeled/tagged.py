@@ -310,9 +310,12 @@ class Tagged(LabeledFormat):
 
 
 def _check_tags(record: Record) -> None:
-    if labels.IGNORED in record["tags"]:
+    tags = set(record["tags"])
+    others = tags - set(labels.NO_GOLD_NUMBERS)
+    ignored = tags - others if all(map(str.isdecimal, others)) else tags & {labels.IGNORED}
+    if ignored:
         remedy = "write whole words, and the tag of each"
-        raise UserError(f"{record[WHERE]} has the tag {labels.IGNORED}, which marks ignored pieces; {remedy}")
+        raise UserError(f"{record[WHERE]} has the tag {min(ignored)}, which marks ignored pieces; {remedy}")
 
 
 def _is_joined(character: str) -> bool:

@@ -181,7 +181,7 @@ def read_words(path: str) -> list[Record] | None:
       UserError: the file cannot be read, or a sentence is bad.
     """
     first = not_empty(json_objects.read(path, (), stop), path, "objects")[0]
-    if not any(isinstance(first.get(field), list) for field in WORD_FIELDS):
+    if not any(_is_list_of_texts(first.get(field)) for field in WORD_FIELDS):
         return None
     return [entry | {"words": _words(entry, field)} for entry, field, _ in _entries(path, "", stop, needs_tags=False)]
 
@@ -190,10 +190,10 @@ def _entries(path: str, tag_field: str, on_bad: OnBad, needs_tags: bool = True) 
     """Return (object, word field, tag field) per sentence; the first object decides which fields they are."""
     entries = not_empty(json_objects.read(path, (), on_bad), path, "objects")
     first = entries[0]
-    word_field = next((field for field in WORD_FIELDS if isinstance(first.get(field), list)), "")
+    word_field = next((field for field in WORD_FIELDS if _is_list_of_texts(first.get(field))), "")
     names = shorten([repr(name) for name in first if name != WHERE], 12)
     if not word_field:
-        remedy = 'write {"tokens": [...], "tags": [...]}'
+        remedy = f"spans of characters, as tools of annotation write them, are not read; write {json_objects.TAGGED}"
         raise UserError(f"{first[WHERE]} has no list of words in 'tokens' or 'words', it has {names}; {remedy}")
     # Other lists, such as those of characters or relations, rarely have as many entries as there are words.
     lengths = {name: len(value) for name, value in first.items() if isinstance(value, list) and name != word_field}
@@ -203,6 +203,10 @@ def _entries(path: str, tag_field: str, on_bad: OnBad, needs_tags: bool = True) 
         what = f"has several lists of tags, {several}" if fitting else f"has no list of tags, only {names}"
         raise UserError(f"{first[WHERE]} {what}; set examples.tag_field to the one to learn")
     return [(entry, word_field, tag_field or next(iter(fitting), "")) for entry in entries]
+
+
+def _is_list_of_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(word, str) for word in value)
 
 
 def _words(entry: Record, field: str) -> list[str]:

@@ -97,7 +97,7 @@ class LabeledText(LabeledFormat):
             return records
 
         def is_missing(record: Record) -> bool:
-            return self.label in record and labels.class_of(record[self.label]) in missing
+            return not missing.isdisjoint(self.class_counts([record]))
 
         what = f"{' or '.join(sorted(missing))}, beside {shorten(labels.ordered(names), 4)}"
         return self._labeled(records, path, is_missing, what)

@@ -413,13 +413,13 @@ def json_of(content: bytes, path: str) -> Any:
         raise UserError(f"{path} is not JSON that can be read ({reason_of(error)}); {remedy}") from None
 
 
-def object_of(line: bytes, where: str, field: str) -> dict[str, Any]:
+def object_of(line: bytes, where: str, form: str) -> dict[str, Any]:
     """Parse one .jsonl line as a JSON object.
 
     Args:
       line: the line without its line end.
       where: file and line, for the error message.
-      field: a field that the object should have, for the error message.
+      form: how the object should look, for the error message.
 
     Raises:
       UserError: the line is not a JSON object.
@@ -429,7 +429,8 @@ def object_of(line: bytes, where: str, field: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where} is not JSON ({reason_of(error)}); write {_JSON_LINES}") from None
     if not isinstance(record, dict):
-        form = _JSON_LINES if isinstance(record, list) else f"{{{field!r}: ...}}"
+        if isinstance(record, list) and all(isinstance(entry, dict) for entry in record):
+            form = _JSON_LINES
         raise UserError(f"{where} is not a JSON object but {str(record)[:40]!r}; write {form}")
     return record
 

@@ -49,7 +49,7 @@ class JsonLines(OfFields):
     def _read(self, content: tuple[bytes, int], where: str) -> tuple[str, str]:
         line, size = content
         _check_size(size, f"{where}: a line")
-        record = base.object_of(line, where, self.text_field)
+        record = base.object_of(line, where, f"{{{self.text_field!r}: ...}}")
         if self.text_field not in record:
             raise base.no_field(where, self.text_field, list(record))
         return base.text_of(record[self.text_field], where, self.text_field), base.unit_of(

@@ -90,6 +90,11 @@ class EmbeddingRegression(EmbeddingObjective):
     traits: ClassVar[Traits] = Traits(labels=("side", "pair_label"), group=2)
     best_metric: ClassVar[str] = "spearman"
 
+    @property
+    def reach(self) -> tuple[float, float]:
+        """The lowest and the highest label that a cosine can equal."""
+        return -self.full_score, self.full_score
+
     def terms_of(self, logits, batch):
         cosine_BP = cosine(*logits)
         return {self.term: squared_error(cosine_BP, batch["labels_BP"] / self.full_score, batch["weights_BP"])}, {}

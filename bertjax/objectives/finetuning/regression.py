@@ -1,6 +1,7 @@
 """Sentence and sentence-pair regression, as on STS-B (Devlin et al., 2019, section 4.1; arXiv 1810.04805)."""
 
 import dataclasses
+import math
 from typing import ClassVar
 
 import jax
@@ -26,6 +27,11 @@ class Regression(ExampleObjective):
     term: ClassVar[str] = "regression"
     num_outputs: ClassVar[int] = 1
     best_metric: ClassVar[str] = "spearman"
+
+    @property
+    def reach(self) -> tuple[float, float]:
+        """The lowest and the highest number that the activation gives."""
+        return (0.0, 1.0) if self.activation == "sigmoid" else (-math.inf, math.inf)
 
     def terms_of(self, logits, batch):
         numbers_BN = ACTIVATIONS[self.activation](logits[..., 0])

@@ -34,17 +34,19 @@ def vocabulary(tmp_path_factory) -> str:
 def feeds(tmp_path, vocabulary):
     """feeds(name of the files, training, heldout, objective, **settings) -> the feeds of a run."""
 
-    def open_files(name: str, training: str, heldout: str = "", objective: str = "classification", **settings):
+    def open_files(name: str, training: str, heldout: str = "", objective: str = "classification", own=(), **settings):
         paths = []
         for split, content in (("train", training), ("dev", heldout or training)):
             paths.append(tmp_path / f"{split}{name}")
             paths[-1].write_text(content)
         kind = {"tagging": {"kind": "tagged"}, "question_answering": {"kind": "questions", "max_question": 8}}
+        kind |= {"embedding_regression": {"kind": "siamese_pairs", "text": "text", "pair": "text"}}
+        kind |= {"multi_label": {"kind": "label_sets", "text": "text"}}
         examples = kind.get(objective, {"kind": "labeled_text", "text": "text"})
         examples = {"train": str(paths[0]), "heldout": str(paths[1])} | examples | settings
         config = {
             "data": {"tokenizer": {"model": vocabulary, "lowercase": True}},
-            "tasks": {"toy": {"objective": {"kind": objective}, "examples": examples}},
+            "tasks": {"toy": {"objective": {"kind": objective} | dict(own), "examples": examples}},
             "optimizer": {"warmup_share": 0.1},
             "stages": [{"epochs": 1.0, "seq_len": 64, "examples": 4}],
         }
@@ -82,6 +84,35 @@ def test_equal_texts_with_different_labels_and_classes_with_few_records(feeds):
         line for line in labeled_block.lines_of(opened, labeled_block.facts_of(opened), {}) if "warning" in line
     ]
     assert len(warnings) == 1 and "10 held-out records have texts that the training file has too" in warnings[0]
+
+
+# (objective, its setting, labels, part of what is printed; empty if it is nothing)
+MISTAKES = [
+    ("regression", {}, [3, 3.0], "has one label only, 3, so there is nothing to learn; correct the file"),
+    ("regression", {}, [1, 2, -100], "has the label -100, which stands for none; leave these records out"),
+    ("regression", {"activation": "sigmoid"}, [1, 5], "from 1 to 5, and objective.activation=sigmoid reaches 0 to 1"),
+    ("embedding_regression", {}, [0, 5], "full_score=1 reaches -1 to 1; set objective.full_score=5, or divide the la"),
+    ("embedding_regression", {"full_score": 5}, [0, 1], "the highest label is 1, and objective.full_score=5; if no la"),
+    ("classification", {}, range(10), "has another label in each record, such as '0'; correct the file"),
+    ("classification", {}, ["a|b", "a", "b"], "the classes look like several labels with '|' between them; if so, set"),
+    ("classification", {}, ["very good", "good", "very bad", "bad"], ""),
+    ("multi_label", {}, ["Sci-Fi, A;B", "B", "Crime, C;B"], "if it is the mark, set examples.separator=';'"),
+    ("multi_label", {}, ["A|C, D", "B|A", "C, D", "C, D|B"], "if it is the mark, set examples.separator='|'"),
+    ("multi_label", {}, ["a#b", "a", "b"], "if it is the mark, set examples.separator='#'"),
+    ("multi_label", {}, ["a b", ["a"], "b"], "if it is the mark, set examples.separator=' '"),
+    ("multi_label", {}, ["a", "b", "-100"], "1 of 3 records skipped: no label in 'label' (-100, beside a, b)"),
+    ("multi_label", {}, ["New York, a", "Old York, New York", "a/b"], ""),
+]
+
+
+@pytest.mark.parametrize("objective, own, names, complaint", MISTAKES)
+def test_labels_whose_form_shows_a_mistake(feeds, capsys, objective, own, names, complaint):
+    try:
+        lines = feeds(".jsonl", labeled(*names), objective=objective, own=own).store.class_lines
+    except UserError as error:
+        lines = [f"error: {error}"]
+    text = "\n".join([capsys.readouterr().err, *lines])
+    assert complaint in text and bool(complaint) == bool(re.search("error|warning|skipped", text)), text
 
 
 def test_what_stands_for_no_label(feeds, capsys):
