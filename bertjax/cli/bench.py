@@ -18,7 +18,7 @@ from bertjax.data import sources
 from bertjax.inference.records import read_file
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError, json_text, printable, say
-from bertjax.runtime.storage import split_name
+from bertjax.runtime.storage import place_of, split_name
 from bertjax.serving.latency import Timing, measure
 from bertjax.serving.model import OnnxModel, Text, cores, is_onnx, one_thread_tokenizers
 from bertjax.serving.predict import texts_of
@@ -113,6 +113,7 @@ def main(argv: list[str] | None = None) -> int:
     if not 0 < args.seconds < float("inf"):
         raise UserError(f"--seconds={args.seconds} must be above 0")
     for path in args.models:  # before anything is measured
+        place_of(path, reads_remote=False)
         if not path.startswith("hf:") and not os.path.exists(split_name(path)[0]):
             raise UserError(f"{path} does not exist; name an ONNX file, an export folder, a run or RUN@STEP")
     one_thread_tokenizers()

@@ -39,8 +39,7 @@ from bertjax.data.text.lexicon import MINE
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.inference import minimal_pairs
-from bertjax.inference.records import CUT_FEWER, read_labeled
-from bertjax.objectives.finetuning.base import without_location
+from bertjax.inference.records import CUT_FEWER, read_labeled, with_answer
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.errors import UserError, json_text, printable, quoted, say
@@ -338,10 +337,11 @@ def run_pairs(name: str, path: str, trust_code: bool = False, scores: str = "") 
     if scores and not storage.is_remote(target) and not target.parent.exists():
         raise UserError(f"--scores={scores} is in a folder that does not exist; make it first")
     pairs = minimal_pairs.read(path)
+    for pair in pairs if scores else ():  # before they are scored
+        with_answer(pair, dict.fromkeys(minimal_pairs.JUDGED), ())
     judged = minimal_pairs.judge(SavedModel(name, trust_code).export, pairs)
     if scores:
-        lines = [without_location(pair) | judgment for pair, judgment in zip(pairs, judged, strict=True)]
-        write_jsonl(target, lines)
+        write_jsonl(target, [with_answer(pair, judgment, ()) for pair, judgment in zip(pairs, judged, strict=True)])
     return {"minimal_pairs": minimal_pairs.shares(pairs, judged)}
 
 

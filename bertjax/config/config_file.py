@@ -24,6 +24,7 @@ from bertjax.models.embeddings import EMBEDDINGS
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import Untrusted, UserError
 from bertjax.runtime.setting import FREE, marked
+from bertjax.runtime.storage import place_of
 
 # Folders with recipes: in an installed package (setup.py), and in a checkout.
 _RECIPES = (Path(__file__).parents[1] / "recipes", Path(__file__).parents[2] / "configs")
@@ -53,6 +54,7 @@ def load(config_path: str, overrides: Sequence[str] = ()) -> Config:
     Raises:
       UserError: the file is missing or fails, the variant is unknown, or a setting is wrong.
     """
+    place_of(config_path, reads_remote=False)  # a URL has a colon before its name
     path, _, variant = config_path.partition(":")
     mapping = _settings(config_path, find(path), variant)
     tasks = list(mapping["tasks"]) if isinstance(mapping.get("tasks"), dict) else []

@@ -27,6 +27,8 @@ from bertjax.inference.records import read_file
 from bertjax.runtime.errors import UserError, printable, say
 
 GOOD, BAD, PARADIGM = "sentence_good", "sentence_bad", "UID"
+# Names of a pair's scores.
+JUDGED = "good", "bad", "point"
 # Grouping fields of BLiMP, optional, from finest to coarsest.
 GROUPINGS = (PARADIGM, "linguistics_term", "field")
 _SUFFIXES = (".jsonl", *(f".jsonl{suffix}" for suffix in COMPRESSIONS))
@@ -83,7 +85,7 @@ def judge(model: Export, pairs: list[Record]) -> list[Record]:
     good, bad = np.array(scores).reshape(-1, 2).T
     points = np.where(np.isclose(good, bad, rtol=_ROUNDING, atol=0.0), 0.5, good > bad)
     columns = zip(good.tolist(), bad.tolist(), points.tolist(), strict=True)
-    return [{"good": good, "bad": bad, "point": point} for good, bad, point in columns]
+    return [dict(zip(JUDGED, column)) for column in columns]
 
 
 def shares(pairs: Sequence[Record], judged: Sequence[Record]) -> dict[str, Any]:

@@ -318,4 +318,6 @@ def _labels(config: Mapping[str, Any]) -> list[str] | None:
         return None
     if sorted(map(int, labels)) != list(range(len(labels))):
         raise config_error("id2label", list(labels), "number the labels from 0 without a gap")
+    if not all(label is not None and str(label).strip() for label in labels.values()):
+        raise config_error("id2label", list(labels.values()), "give each label a name")
     return [str(label) for _, label in sorted(labels.items(), key=lambda item: int(item[0]))]

@@ -169,7 +169,8 @@ def output(out: str) -> Iterator[IO[bytes]]:
         with storage.whole_file(Path(out).expanduser()) as file:
             yield file
     except storage.StorageError as error:
-        raise UserError(f"--out={out} cannot be written: {error.strerror}; name a file in another folder") from None
+        remedy = "name a file that you may write, in a folder that exists"
+        raise UserError(f"--out={out} cannot be written: {error.strerror}; {remedy}") from None
 
 
 class ArgumentParser(argparse.ArgumentParser):

@@ -331,17 +331,19 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """Open a draft of a local file; it replaces `path` when the block ends, unless the block fails.
 
     After a power failure, `path` is the old file or the complete new one. It keeps the mode of the old file, and a link
-    stays: the file that it names is replaced. A device, a pipe or an open file (`/dev/fd/3`) is written to instead.
+    stays: the file that it names is replaced. A device, a pipe or an open file (`/dev/fd/3`) is written to instead, and
+    so is a file that cannot be replaced: its folder is closed to this user, or it is mounted alone, as in a container.
     """
     with storage_errors(path):
         try:
             mode = os.stat(path).st_mode
         except FileNotFoundError:
             mode = None
-        is_replaced = mode is None or (stat.S_ISREG(mode) and not _is_descriptor(path))
+        is_plain = mode is not None and stat.S_ISREG(mode) and not _is_descriptor(path)
+        is_replaced = mode is None or (is_plain and _may_be_replaced(path))
         path = Path(os.path.realpath(path)) if is_replaced else path
         draft = _draft(path) if is_replaced else path
-        file = open(draft, "wb") if is_replaced else _opened(path)
+        file = open(draft, "wb") if is_replaced or is_plain else _opened(path)
     if not is_replaced:
         with file:
             yield file
@@ -358,6 +360,10 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         flush(path.parent)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _may_be_replaced(path: Path) -> bool:
+    return os.access(Path(os.path.realpath(path)).parent, os.W_OK) and not os.path.ismount(path)
 
 
 def _opened(path: Path) -> IO[bytes]:

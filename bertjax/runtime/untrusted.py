@@ -11,6 +11,7 @@ from typing import Any
 from etils import epath
 
 from bertjax.runtime import storage
+from bertjax.runtime.errors import UserError
 
 # Maximum nesting. Settings and tokenizers have about six levels.
 _DEEPEST = 64
@@ -24,8 +25,8 @@ def regular_file(path: epath.PathLike) -> epath.Path:
 
     Raises:
       FileNotFoundError: it does not exist.
-      OSError: it is a folder, or a pipe or device, which may be endless; or it only stands for a file that Git has not
-        fetched.
+      OSError: it is a folder, or a pipe or device, which may be endless.
+      UserError: it only stands for a file that Git has not fetched, or is a URL that cannot be opened.
       Unavailable: the storage does not answer.
     """
     path = storage.place_of(path)
@@ -34,7 +35,7 @@ def regular_file(path: epath.PathLike) -> epath.Path:
     if not storage.is_remote(path) and not stat.S_ISREG(os.stat(path).st_mode):  # epath's is_file accepts devices
         raise OSError(errno.EINVAL, "it is not a file", os.fspath(path))
     if storage.retry(lambda: _is_pointer(path), path):
-        raise OSError(errno.EINVAL, f"it is {' and not the file; '.join(POINTER)}", os.fspath(path))
+        raise UserError(f"{path} is {' and not the file; '.join(POINTER)}")
     return path
 
 

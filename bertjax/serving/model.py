@@ -3,15 +3,16 @@
 import dataclasses
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bertjax.data.framing import kept_of_pair
 from bertjax.data.tokenizer.tokenizers_library import library
+from bertjax.runtime import untrusted
 from bertjax.runtime.errors import Damaged, UserError, reason
 from bertjax.runtime.setting import check
+from bertjax.runtime.storage import place_of
 from bertjax.serving.description import (
     CLASSIFICATION,
     EMBEDDING,
@@ -169,12 +170,13 @@ def is_onnx(path: str | os.PathLike) -> bool:
 
 
 def _session(path: str, threads: int):
-    if not is_onnx(path) or not Path(path).is_file():
+    if not is_onnx(path) or not place_of(path, reads_remote=False).is_file():
         raise UserError(f"{path} is not an {SUFFIX} file; name one of python -m bertjax convert --to=MODEL{SUFFIX}")
     try:
         import onnxruntime
     except ImportError:
         raise UserError(f"{path} needs the package onnxruntime; pip install onnxruntime") from None
+    path = os.fspath(untrusted.regular_file(path))
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 3  # errors only: warnings of graph passes are not for users

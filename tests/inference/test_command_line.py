@@ -159,6 +159,8 @@ def test_bad_minimal_pairs_are_refused(folder, bare, tmp_path, capsys):
     ):
         path.write_text(content)
         _refused(capsys, complaint, folder, flag, main=evaluate.main)
+    path.write_text('{"sentence_good": "a", "sentence_bad": "b", "point": 1}\n')
+    _refused(capsys, "pairs.jsonl:1 has the field 'point', in", folder, flag, f"--scores={path}s", main=evaluate.main)
     _refused(capsys, "is not a .jsonl file", folder, "--minimal-pairs=pairs.txt", main=evaluate.main)
     _refused(capsys, "no masked-LM head", bare, fine, main=evaluate.main)
     _refused(capsys, "--scores=x needs --minimal-pairs", folder, "--scores=x", main=evaluate.main)

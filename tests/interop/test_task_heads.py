@@ -89,6 +89,7 @@ def test_a_head_that_computes_something_else_is_refused(tokens, tmp_path, term, 
         ({"id2label": {"0": "a", "1": "b"}}, "id2label=.'a', 'b'.; the head has 3 logits"),
         ({"id2label": {"0": "a", "1": "b", "2": "a"}}, "id2label=.'a', 'b', 'a'.; the head has 3 logits"),
         ({"id2label": {"0": "a", "2": "b", "3": "c"}}, "number the labels from 0 without a gap"),
+        ({"id2label": {"0": "a", "1": None, "2": ""}}, "give each label a name"),
         ({"id2label": {"x": "a"}}, "cannot be read"),
         ({"problem_type": "ranking"}, "problem_type='ranking'; .*--encoder-only"),
         (

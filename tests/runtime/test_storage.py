@@ -89,6 +89,14 @@ def test_what_is_no_plain_file_is_written_to_and_stays(node, tmp_path):
     assert read() == b"new" and (os.lstat(path).st_mode, sorted(tmp_path.iterdir())) == (kind, names)
 
 
+def test_a_file_in_a_closed_folder_is_written_to(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("older")
+    number = os.stat(tmp_path / "file").st_ino
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    storage.write_text(tmp_path / "file", "new")
+    assert (tmp_path / "file").read_text() == "new" and os.stat(tmp_path / "file").st_ino == number
+
+
 def test_an_error_leaves_the_old_file_and_no_draft(tmp_path):
     path = tmp_path / ("\uac00" * 85)  # 255 bytes, and a draft has a longer name
     path.write_text("old")

@@ -129,8 +129,8 @@ def _candidates(config: DataConfig) -> list[epath.Path]:
 
 
 def _folder(config: DataConfig) -> epath.Path:
-    folder = epath.Path(config.store)
-    return folder if storage.is_remote(folder) else folder.expanduser().absolute()
+    folder = storage.place_of(config.store)
+    return folder if storage.is_remote(folder) else folder.absolute()
 
 
 def _name(config: DataConfig) -> str:

@@ -131,6 +131,8 @@ def test_one_store_is_opened_without_the_corpus(config, tmp_path, capsys):
         dataclasses.replace(config, corpus=letter * (240 // len(letter.encode()))) for letter in "a\uac00\U0001d538"
     ]
     assert all(len(f"{path_of(each, {}).name}.partial.lock".encode()) < 256 for each in named)
+    with pytest.raises(UserError, match="https://e.org/a is a URL, which is not opened here"):
+        path_of(dataclasses.replace(config, store="https://e.org/a"), {})
     alone = dataclasses.replace(config, store=str(made.path))
     capsys.readouterr()
     assert open_or_prepare(alone, spec_of(alone)).fingerprint == made.fingerprint

@@ -44,14 +44,12 @@ PULL = "looks like a pointer of Git LFS"
 FILES = [
     ("blank.txt", b"\n \t\r\n\xe3\x80\x80\n", "blank.txt is empty"),
     ("latin-1.txt", "Caf\u00e9.".encode("latin-1"), NOT_UTF8),
+    ("utf-16-le.jsonl", GOOD_LINE.decode().encode("utf-16-le"), "UTF-32 without a byte order mark"),
+    ("utf-32.txt.gz", gzip.compress("Text.\n".encode("utf-32")), "looks like UTF-32 and not like text in UTF-8"),
     ("utf-16-be.txt", b"\xfe\xff" + "Some text.\n".encode("utf-16-be"), "looks like UTF-16 and not"),
     *((f"pointer{suffix}", POINTER, PULL) for suffix in (".txt", ".jsonl", ".txt.gz", ".json.zst", ".parquet")),
     ("pointer-in.txt.gz", gzip.compress(POINTER), PULL),
-    (
-        "archive.txt",
-        b"PK\x03\x04" + bytes(26) + b"a.txt",
-        "looks like a .zip archive and not like text in UTF-8; extract",
-    ),
+    ("archive.txt", b"PK\x03\x04" + bytes(26) + b"a.txt", "looks like a .zip archive and not like text in UTF-8"),
     ("tar.txt.gz", gzip.compress(b"a.txt".ljust(257, b"\0") + b"ustar\0"), "looks like a .tar archive"),
     ("sheet.txt", b"PK\x03\x04" + bytes(26) + b"xl/workbook.xml", "looks like a spreadsheet or document"),
     ("column.txt", PARQUET, "looks like Parquet and not like text in UTF-8; end its name with .parquet"),

@@ -34,25 +34,6 @@ def write(request, tmp_path):
     return write
 
 
-@pytest.mark.parametrize(
-    "kind, encoding, expected",
-    [
-        (".txt", "utf-16", "looks like UTF-16 and"),
-        (".jsonl", "utf-16-le", "UTF-32 without a byte order mark"),
-        (".txt.gz", "utf-16-be", "UTF-32 without a byte order mark"),
-        (".jsonl", "utf-32", "looks like UTF-32 and"),
-        (".txt", "utf-32-le", "UTF-32 without a byte order mark"),
-    ],
-)
-def test_another_encoding_is_named_and_not_one_document_of_it_is_read(tmp_path, kind, encoding, expected):
-    """Its lines, divided at the bytes of UTF-8, would be text with a zero byte in each character."""
-    path, content = tmp_path / f"a{kind}", ('{"text": "Some text."}\n' * 3).encode(encoding)
-    path.write_bytes(gzip.compress(content) if kind.endswith(".gz") else content)
-    message = error_of(path)
-    assert f"{path} looks like UTF-" in message and expected in message and "iconv -f UTF-" in message
-    assert skipping(path) == ([], [message])
-
-
 LINES = "".join(f'{{"text": "Sentence {number} é."}}\n\n' for number in range(40)).encode()
 
 
