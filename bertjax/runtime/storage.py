@@ -210,7 +210,9 @@ def split_name(name: str | os.PathLike) -> tuple[str, str]:
 
 def short_name(name: str, most: int = LONGEST_NAME) -> str:
     """Return the start of a file's name, of at most so many bytes: a letter has up to four."""
-    return os.fsencode(name)[:most].decode(errors="ignore")
+    while len(name.encode(errors="surrogateescape")) > most:  # which stands for bytes that this locale does not decode
+        name = name[:-1]
+    return name
 
 
 def forget_listings(path: epath.PathLike) -> None:
