@@ -43,7 +43,7 @@ class Regression(ExampleObjective):
         return {"number": Output(ACTIVATIONS[self.activation](logits[..., 0]), per="example")}
 
     def score(self, outputs, examples, records):
-        """Return correlations with the labels, 0 if predictions are constant, and the loss of always saying their mean."""
+        """Return correlations with the labels, 0 if predictions are constant, and the loss of their mean."""
         labels = examples.labels["label"]
         return correlations(outputs["number"], labels) | {"label_variance": float(labels.var())}
 
