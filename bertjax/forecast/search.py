@@ -19,7 +19,8 @@ def search(config: Config, topology: Topology, stage: int) -> Iterator[Forecast]
 
     For each strategy and remat policy, the batch is split into more micro-batches until a step fits. The search skips
     `full` if `dots` fits without micro-batches, because `full` could only be slower. It never skips `none`: reading
-    activations back from HBM may be slower than recomputing them.
+    activations back from HBM may be slower than recomputing them. Of a mixture, the forecast of a variant is that of
+    the task with the largest temporaries: the variant fits if all tasks of the stage do.
     """
     devices = topology.devices()
     # On a single device all strategies compile to the same program.
@@ -38,7 +39,8 @@ def _until_it_fits(config: Config, topology: Topology, devices: tuple, stage: in
     while True:
         runtime = dataclasses.replace(config.runtime, micro_tokens=micro_tokens)
         program = Program(dataclasses.replace(config, runtime=runtime), config.expected_vocab_size, devices)
-        forecast = forecast_step(program.at(stage), topology, stage)
+        of_tasks = [forecast_step(program.at(stage), topology, stage, task) for task in at.among(config.tasks)]
+        forecast = max(of_tasks, key=lambda one: (not one.memory.fits, one.memory.temporaries))
         yield forecast
         # Stop at one row per micro-batch: a single row cannot be split.
         rows = filled_up(at.batch, program.layout.shards) // program.layout.shards

@@ -149,3 +149,13 @@ def test_search(capsys):
     assert f"parameters   {count_parameters(first.abstract_state['params'], first.encoder):,}\n" in output
     settings = ("strategy=gathered", "remat=none", "micro_tokens=0", "mesh.data=0", "mesh.fsdp=1")
     assert f"best         {' '.join(f'--config.runtime.{setting}' for setting in settings)}\n" in output
+    # Of a mixture, the tasks of the stage are compiled, and not the first one of the run.
+    order = "--config.tasks.order={'objective': {'kind': 'sentence_order'}, 'examples': {'kind': 'sentence_order'}}"
+    mixture = [
+        "--config.tasks.bert.objective.kind=bert",
+        order,
+        f"--config.{stages[:-2]}, 'tasks': ['order']}}]",
+        "--topology=v5e:1x1",
+    ]
+    assert compile.main([*FLAGS, *mixture, "--search", "--stage=1", "--json"]) == 0
+    assert {tried["task"] for tried in json.loads(capsys.readouterr().out)["tried"]} == {"order"}
