@@ -110,7 +110,8 @@ class Tokenizer(abc.ABC):
         """Encode like `encode`, but read `[MASK]` (or the symbol's own spelling) as the symbol.
 
         The surrounding text is encoded as if a piece there had been masked: a space before the symbol belongs to the
-        masked piece, and text that follows without a space continues its word.
+        masked piece, unless the tokenizer of somebody else declares that it stays (`_spaces_before_mask`), and text
+        that follows without a space continues its word.
         """
         # Only texts that spell the symbol are encoded again, part by part.
         symbol, encoded = self.mask_symbol, self.encode(texts)
@@ -118,8 +119,14 @@ class Tokenizer(abc.ABC):
             first, *others = symbol.split(text)
             if others:
                 after = ([self.mask_id, *self._after_mask(part)] for part in others)
-                encoded[row] = list(itertools.chain(self._before_mask(first), *after))
+                parts = [self._before_mask(first), *after]
+                spaces = [*map(self._spaces_before_mask, (first, *others[:-1])), []]
+                encoded[row] = list(itertools.chain(*itertools.chain(*zip(parts, spaces, strict=True))))
         return encoded
+
+    def _spaces_before_mask(self, text: str) -> list[int]:
+        """Return the tokens of the spaces between a text and the [MASK] that follows it."""
+        return []
 
     @property
     def mask_symbol(self) -> re.Pattern[str]:

@@ -173,6 +173,14 @@ class HuggingFaceTokenizer(Tokenizer):
         """Whether pieces spell bytes as letters, as GPT-2's do."""
         return self.description["model"]["type"] == "BPE"
 
+    def _spaces_before_mask(self, text: str) -> list[int]:
+        mask = self.piece(self.mask_id)
+        added = [token for token in self.description.get("added_tokens") or [] if token["content"] == mask]
+        if not self.is_byte_level or any(token.get("lstrip") for token in added):
+            return []
+        spaces = SPACE * (len(text) - len(text.rstrip(" ")))
+        return [token.id for token in self._processor.model.tokenize(spaces)]
+
     @property
     def longest_word(self) -> int:
         return self.description["model"].get("max_input_chars_per_word", 0)

@@ -1,8 +1,10 @@
 """Words that are encoded one by one, and those around [MASK], have the pieces that they have inside of a text."""
 
+import json
 import random
 
 import pytest
+import tokenizers as library
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,3 +57,15 @@ def test_tokens_around_a_mask_are_those_around_a_masked_piece(trained, sentences
             masked = f"{text[:word]}[MASK]{text[cut:]}"
             assert tokens.encode_masked([masked]) == [[*before, tokens.mask_id, *ids[len(head) :]]], masked
     assert min(seen.values()) > 5, seen
+
+
+@pytest.mark.parametrize("swallows", [True, False])
+def test_the_space_before_a_mask_stays_if_the_tokenizer_declares_it(tokenizers, swallows):
+    """A byte-level BPE of somebody else, against the library that it was made with."""
+    description = tokenizers["byte_bpe without a space"].description
+    for token in description["added_tokens"]:
+        token["lstrip"] = swallows and token["content"] == "[MASK]"
+    model = json.dumps(description).encode()
+    theirs, ours = library.Tokenizer.from_str(model.decode()), type(tokenizers["byte_bpe without a space"])(model)
+    for text in ("a b [MASK] c", "[MASK] [MASK] a", "a  [MASK] b [MASK]"):
+        assert ours.encode_masked([text]) == [theirs.encode(text).ids], text
