@@ -89,9 +89,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _restart_with_faster_malloc(arguments: Sequence[str]) -> None:
     """Restart this process for a training, before seconds of imports; a command that only prints stays."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--platform")
-    known, others = parser.parse_known_args(arguments)
+    try:
+        known, others = parser.parse_known_args(arguments)
+    except argparse.ArgumentError:
+        return  # the command's own parser says it
     if not any(flag.startswith(("-h", "--h", "--settings")) for flag in others):
         from bertjax.runtime.platform import restart_with_huge_pages
 

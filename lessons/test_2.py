@@ -1,6 +1,7 @@
 """Grade lesson 2: `pytest lessons/test_2.py`."""
 
-import types
+import inspect
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -62,8 +63,12 @@ HIDDEN = vectors(20, T, WIDTH)
 
 def attention_with_a_right_head(self_attention):
     """Return exercise 2 with a right `one_head` in place of exercise 1, which has its own grade."""
-    names = self_attention.__globals__ | {"one_head": right_head}
-    return types.FunctionType(self_attention.__code__, names, argdefs=self_attention.__defaults__)
+
+    def attend(*arguments):
+        with mock.patch.dict(inspect.unwrap(self_attention).__globals__, one_head=right_head):
+            return self_attention(*arguments)
+
+    return attend
 
 
 def right_head(queries_TD, keys_TD, values_TD, sees_TT):

@@ -78,8 +78,12 @@ def run(
     numbers = [numbers_of(entry) for entry in entries]
     laws = {metric: law for metric in drawn if axis == "flops" and (law := curves.law_of(entries, metric))}
     comparison = Comparison(entries, differences_of(entries), numbers, effects_of(entries, numbers), laws)
-    if table_path and not any(of_entry.measured for of_entry in numbers):
+    measured = {name for of_entry in numbers for name in of_entry.measured}
+    if table_path and not measured:
         raise UserError(f"--table={table} would be empty: no run has an evaluation yet; let one reach its first")
+    if table_path and metrics and not measured & {*metrics}:
+        known = ", ".join(sorted(measured))
+        raise UserError(f"--table={table} would be empty: {metrics[0]} is not a held-out metric; those are {known}")
     curves.draw(entries, drawn, axis, target, smooth, log)
     if table_path:
         tables.write(table_path, entries, numbers, comparison.effects, metrics)

@@ -102,10 +102,11 @@ def run(
     config = asked.config
     if precision is not None:
         objective = config.task.objective
-        if not isinstance(objective, Classification) or len(config.tasks) > 1 or not saved.is_export:
+        if asked_by or not isinstance(objective, Classification) or len(config.tasks) > 1 or not saved.is_export:
+            such_as = "" if saved.is_export else f" such as {name}/export"
             raise UserError(
-                f"--precision={precision:g} chooses the threshold of one classifier and writes it into its export, and "
-                f"{name} is something else; name an export such as {name}/export, and the --task of several"
+                f"--precision={precision:g} chooses the threshold of one classifier, without --as, and writes it into "
+                f"its export; name an export{such_as}, and the --task of several"
             )
     figures = score(saved, config, corpus, per_class, columns, asked, precision)
     if precision is not None:
@@ -145,6 +146,11 @@ def score(
     elif data.tokenizer.model:  # the recorded path may exist only on the training machine
         data = dataclasses.replace(data, tokenizer=tokenizer)
     rows = dataclasses.replace(config.eval, rows=0 if corpus else config.eval.rows)
+    if asked is not saved:
+        try:  # with the lengths of the model that answers
+            config = dataclasses.replace(config, model=saved.config.model)
+        except UserError as error:
+            raise UserError(f"{name} cannot answer --as={asked.name}: {error}") from error
     # Scoring must work on any machine, so ignore the mesh and kernels that the model was trained with.
     runtime = dataclasses.replace(config.runtime, mesh=MeshConfig(), strategy="auto", attention="auto")
     config = dataclasses.replace(_with_tuned(config, model.settings), data=data, eval=rows, runtime=runtime)
@@ -169,7 +175,7 @@ def score(
         remedy = f"score it with --corpus={config.data.corpus}" if asked is saved else "leave --as out"
         raise UserError(f"{store.path} was made with another tokenizer than {name}; {remedy}")
     for task_name, task in config.tasks.items():
-        lexicon = _objective_of(saved.settings, task_name).get("masking", {}).get("lexicon", MINE)
+        lexicon = _objective_of(asked.settings, task_name).get("masking", {}).get("lexicon", MINE)
         if lexicon != MINE and task.objective.masking.lexicon == MINE:  # files named by an export are never opened
             say(f"objective.masking.lexicon={quoted(lexicon)} is not opened: phrases are mined from the scored corpus")
     for objective in (task.objective for task in config.tasks.values()):
@@ -376,8 +382,10 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     columns = command_line.columns_of(args)
     asked_by = vars(args)["as"]
-    if (args.task or args.per_class or asked_by) and (args.minimal_pairs or args.suite):
-        flag = f"--task={args.task}" if args.task else f"--as={asked_by}" if asked_by else "--per-class"
+    flags = {"--task": args.task, "--as": asked_by, "--per-class": args.per_class, "--precision": args.precision}
+    stray = [flag for flag, value in flags.items() if value not in (None, "", False)]
+    if stray and (args.minimal_pairs or args.suite):
+        flag = stray[0]
         raise UserError(f"{flag} has no effect with --minimal-pairs and --suite; remove it")
     if args.scores and not args.minimal_pairs:
         raise UserError(f"--scores={args.scores} needs --minimal-pairs; add it, or remove --scores")

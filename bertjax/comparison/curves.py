@@ -104,17 +104,18 @@ class Law(NamedTuple):
 def law_of(entries: Sequence[Entry], metric: str) -> Law | None:
     """Fit a power law to the lowest held-out loss of each budget (Hoffmann et al., 2022, arXiv 2203.15556, 3.2).
 
-    Only ends of curves count: before, the learning rate has not fallen.
+    Only ends of finished runs count: before, the learning rate has not fallen.
 
     Returns:
       The law; None if there are fewer than three sizes of models, or fewer than three budgets.
     """
     sizes = {run.summary.get("parameters") for entry in entries for run in entry.runs} - {None}
-    curves = [curve_of(entry.runs, f"{HELDOUT}{metric}", "flops") for entry in entries]
+    finished = (entry.runs for entry in entries if all(run.finished for run in entry.runs))
+    curves = [curve_of(runs, f"{HELDOUT}{metric}", "flops") for runs in finished]
     if len(sizes) < 3 or not metric.endswith("loss") or any(task_changes(metric, entries[0], each) for each in entries):
         return None
     budgets: list[list[tuple[float, float]]] = []
-    for flops, loss in sorted((curve.x[-1], curve.mean[-1]) for curve in curves if curve and curve.x[-1]):
+    for flops, loss in sorted((curve.x[-1], curve.mean[-1]) for curve in curves if curve and curve.mean[-1] > 0):
         # Sizes pad differently, so useful FLOPs of one budget differ a little.
         if not budgets or flops > SAME_BUDGET * budgets[-1][0][0]:
             budgets.append([])

@@ -96,7 +96,9 @@ def _combinations(path: str) -> list[str]:
     if not (root / SWEEP).exists():
         return [path]
     folders = [root / name for name in storage.names_in(root) if "=" in name]
-    return [str(folder) for folder in folders if Workdir(folder).config.exists() or runs_in(folder)]
+    if started := [str(folder) for folder in folders if Workdir(folder).config.exists() or runs_in(folder)]:
+        return started
+    raise UserError(f"{path!r} is the folder of a sweep without a run; start it with the same command again")
 
 
 def _split(argument: str) -> tuple[str, str]:
@@ -143,6 +145,8 @@ def open_runs(path: str) -> tuple[Run, ...]:
         if several and several[0].name == "fold=0":
             raise UserError(f"{path!r} holds the runs of folds; name some, such as {several[0]}")
         runs = tuple(_read(Workdir(folder)) for folder in several)
+    if not runs and (workdir.root / SWEEP).exists():
+        raise UserError(f"{path!r} holds a sweep, whose combinations have names of their own; leave NAME= out")
     if not runs:
         raise UserError(
             f"{path!r} is not a run: it has neither config.json nor folders seed=N with one; name a workdir, or the "

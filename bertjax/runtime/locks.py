@@ -31,13 +31,13 @@ def lock_or_wait(path: Path, notice: str = "") -> Iterator[None]:
 
 @contextlib.contextmanager
 def lock_or_fail(path: Path, busy: str) -> Iterator[None]:
-    """Hold a local lock file. If nothing else was written into its folder, a folder that it made is removed at the end.
+    """Hold a local lock file. Folders that it made are removed at the end if nothing else was written into them.
 
     Raises:
       Busy: another process holds it; `busy` is the message.
       UserError: the file system has no locks.
     """
-    is_new = not path.parent.exists()
+    made = [folder for folder in path.parents if not folder.exists()]
     with _lock_file(path) as lock:
         with storage_errors(path):
             # Between opening and locking, the process before may have removed the file together with its folder.
@@ -46,9 +46,11 @@ def lock_or_fail(path: Path, busy: str) -> Iterator[None]:
         try:
             yield
         finally:
-            if is_new and os.listdir(path.parent) == [path.name]:
-                path.unlink()
-                path.parent.rmdir()
+            with contextlib.suppress(OSError):  # such as a folder that somebody has removed, or that is not empty
+                if made and os.listdir(path.parent) == [path.name]:
+                    path.unlink()
+                    for folder in made:
+                        folder.rmdir()
 
 
 def _lock_file(path: Path) -> IO[str]:

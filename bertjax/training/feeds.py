@@ -2,8 +2,10 @@
 
 import dataclasses
 import functools
+import itertools
 import logging
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 import numpy as np
 
@@ -74,8 +76,11 @@ class Feeds:
             the rows and the draw.
         """
         _ = self.heldout, self.further_heldout  # creating a feed makes its plans
-        for (task, _), feed in self.train.items():
-            first, second = (feed.batch(np.arange(8), step=0) for _ in range(2))
+        steps = [stage.steps for stage in self.config.stages]
+        # The first step of each stage, which may have a masking of its own, once all lengths are resolved.
+        starts = [] if None in steps else itertools.accumulate(cast(list[int], steps[:-1]), initial=0)
+        for step, ((task, _), feed) in itertools.product(starts, self.train.items()):
+            first, second = (feed.batch(np.arange(8), step) for _ in range(2))
             for name, array in first.items():
                 if not np.array_equal(array, second[name]):
                     raise UserError(

@@ -30,8 +30,8 @@ from bertjax.training.run.workdir import Workdir, read_json, write_json
 
 # Files of the ranking, and of the configuration that all combinations share.
 SUMMARY, BASE = "results.json", "sweep.json"
-# Start of another setting, as a value of its own or behind a value; `1e+3` and paths with `=` are values.
-_SETTING, _COUPLED = re.compile(r"[a-z][\w.]*="), re.compile(r"\+(?=[a-z][\w.]*=)")
+# Start of another setting behind a plus; `1e+3` is a value.
+_SETTING = re.compile(r"[a-z][\w.]*=")
 _PAIRS = {"[": "]", "(": ")", "{": "}", "'": "'", '"': '"'}
 
 
@@ -94,9 +94,16 @@ def combinations(sweeps: Sequence[str]) -> dict[str, tuple[str, ...]]:
     taken: set[str] = set()
     for sweep in sweeps:
         key, _, text = sweep.partition("=")
-        stated = (part if _SETTING.match(part) else f"{key}={part}" for part in _split(text))
-        alternatives = [tuple(_COUPLED.split(part)) for part in stated]
-        keys = [[assignment.partition("=")[0] for assignment in each] for each in alternatives]
+        parts, alternatives, keys = _split(text), [], []
+        for number, part in enumerate(parts):
+            stated = _assignments(part)
+            names = [assignment.partition("=")[0] for assignment in stated]
+            # Another setting than the first one's is a value with an equals sign, such as the folder `seed=1`.
+            if not number or (names != keys[0] and (names[0] != key or "=" not in stated[0])):
+                stated = _assignments(f"{key}={part}")
+                names = [assignment.partition("=")[0] for assignment in stated]
+            alternatives.append(tuple(stated))
+            keys.append(names)
         if not key or not all(assignment.partition("=")[2] for each in alternatives for assignment in each):
             example = "--sweep=optimizer.learning_rate=2e-5,5e-5"
             raise UserError(f"--sweep={sweep} has an empty name or value; write {example}")
@@ -251,7 +258,19 @@ def print_results(results: Sequence[Result]) -> None:
     Console().print(table)
 
 
-def _split(text: str) -> list[str]:
+def _assignments(text: str) -> list[str]:
+    """Split `a=1+b=2` into the assignments of settings that change together."""
+    first, *others = _split(text, "+")
+    assignments = [first]
+    for part in others:
+        if _SETTING.match(part):
+            assignments.append(part)
+        else:
+            assignments[-1] += f"+{part}"
+    return assignments
+
+
+def _split(text: str, separator: str = ",") -> list[str]:
     """Split at commas outside brackets and quotes, so that a value may be a list."""
     parts, expected = [""], []
     for character in text:
@@ -260,7 +279,7 @@ def _split(text: str) -> list[str]:
             expected.pop()
         elif character in _PAIRS and not (expected and expected[-1] in "'\""):  # brackets in quotes are text
             expected.append(_PAIRS[character])
-        if character == "," and not expected:
+        if character == separator and not expected:
             parts.append("")
         else:
             parts[-1] += character

@@ -111,9 +111,10 @@ def test_the_folder_of_a_sweep_is_its_combinations_and_sizes_have_a_law(here, ca
         summary = json.loads((run / "summary.json").read_text())
         (run / "summary.json").write_text(json.dumps(summary | {"parameters": size}))
     (here / "runs/sizes/sweep.json").write_text("{}")
+    write(here / "runs/sizes/model.width=9", [record(10, 5.0, 1.0) | {"flops": 1e10}], baseline={}, finished=False)
     assert call("runs/sizes", "--x=flops", "--metric=mlm_loss", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
-    assert [*shown["runs"]] == [f"model.width={size}" for size in (1000, 2000, 4000, 8000)]
+    assert [*shown["runs"]] == [f"model.width={size}" for size in (1000, 2000, 4000, 8000, 9)]
     assert shown["laws"]["mlm_loss"] == pytest.approx({"factor": 20.0, "exponent": 0.05})
 
 
@@ -150,6 +151,8 @@ def test_tables_name_what_has_not_finished_and_hold_no_formulas(here, capsys):
             ["runs/first", "runs/begun"],
             "'runs/begun' has no line in metrics.jsonl yet; a run writes the first at step 10",
         ),
+        (["A=runs/sweep"], "'runs/sweep' holds a sweep, whose combinations have names of their own; leave NAME= out"),
+        (["runs/sweep"], "'runs/sweep' is the folder of a sweep without a run; start it with the same command again"),
         (["runs/first", "runs/torn"], "runs/torn/metrics.jsonl:2 is damaged ("),
         (["runs/first", "runs/odd"], "runs/odd/metrics.jsonl:2 is damaged (it is not a JSON object); delete the line"),
         (["runs/first", "runs/unread"], "runs/unread/config.json is damaged ("),
@@ -183,6 +186,8 @@ def test_bad_input_is_reported_in_one_line(here, capsys, arguments, complaint):
     scored = write(here / "runs/scored", [record(STEPS, 1.0)], baseline={})
     (scored / "scores.npz").write_bytes(b"no archive")
     (here / "runs/unread/config.json").write_text("{")
+    (here / "runs/sweep").mkdir()
+    (here / "runs/sweep/sweep.json").write_text("{}")
     (here / "runs/short/summary.json").write_text("{}")
     assert call(*arguments) == 2
     output = capsys.readouterr()

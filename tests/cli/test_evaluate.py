@@ -11,6 +11,7 @@ from bertjax.config.opening import SavedModel
 from bertjax.data import sources
 from bertjax.data.preparation import spec
 from bertjax.data.store import TokenStore
+from bertjax.runtime.errors import UserError
 from tests import runs
 
 
@@ -23,7 +24,7 @@ def test_the_figures_are_those_of_the_run(undisturbed, name):
     assert figures["baseline"] == pytest.approx(summary["baseline"], rel=1e-6)
 
 
-def test_a_model_answers_the_question_of_another_run(undisturbed, tmp_path):
+def test_a_model_answers_the_question_of_another_run(undisturbed, tmp_path, monkeypatch):
     """The same weights as those of an export that asks more, and of a run, which is named as whose question it is."""
     other = shutil.copytree(undisturbed / "export", tmp_path / "other")
     manifest = json.loads((other / "bertjax.json").read_text())
@@ -32,6 +33,12 @@ def test_a_model_answers_the_question_of_another_run(undisturbed, tmp_path):
     figures = evaluate.run(str(other), asked_by=str(undisturbed))
     summary = json.loads((undisturbed / "summary.json").read_text())
     assert figures["eval"] == pytest.approx(summary["eval"], rel=1e-6)
+    manifest["config"]["tasks"]["bert"]["objective"]["masking"] |= {"kind": "phrases", "lexicon": "mine.txt"}
+    manifest["config"]["stages"][-1]["seq_len"] = manifest["config"]["model"]["max_positions"] = 64
+    (other / "bertjax.json").write_text(json.dumps(manifest))
+    monkeypatch.setattr(SavedModel, "check_data", lambda *_: None)
+    with pytest.raises(UserError, match="cannot answer --as=.*: stages.0.seq_len=64 exceeds model.max_positions=32"):
+        evaluate.run(str(undisturbed / "export"), asked_by=str(other))
 
 
 @pytest.mark.slow

@@ -193,10 +193,21 @@ class Restless(MaskedLM):
         return super().features(examples, dataclasses.replace(draw, seed=int(np.random.randint(1 << 30))))
 
 
+@dataclasses.dataclass(frozen=True)
+class RestlessMasking(TokenMasking):
+    """A choice that is another draw each time it is asked for."""
+
+    def choose(self, placed, draw):
+        return super().choose(placed, dataclasses.replace(draw, seed=int(np.random.randint(1 << 30))))
+
+
 def test_features_that_draw_outside_of_their_draw_are_refused(store):
-    feeds = Feeds(config_of({"kind": f"{__name__}:Restless"}), store)
-    with pytest.raises(UserError, match="^tasks.mine: features.. returns another 'tokens_BT' for the same rows"):
-        feeds.plan()
+    stages = [{"steps": 8, "seq_len": 32, "batch": 8}]
+    later = {"stages": [*stages, stages[0] | {"masking": {"kind": f"{__name__}:RestlessMasking"}}]}
+    for config in (config_of({"kind": f"{__name__}:Restless"}), config_of({"kind": "mlm"}, **later)):
+        with pytest.raises(UserError, match="^tasks.mine: features.. returns another 'tokens_BT' for the same rows"):
+            Feeds(config, store).plan()
+    Feeds(config_of({"kind": "mlm"}, stages=[{"epochs": 1.0, "seq_len": 32, "masking_rate": 0.3}]), store).plan()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -281,7 +292,7 @@ def test_a_run_with_slots_resumes_bit_for_bit_and_its_export_has_its_scores(flag
         "--config.tasks.bert.objective.kind=mylab.momentum:Momentum",
         "--config.tasks.bert.objective.queue=12",
         "--config.tasks.bert.examples.kind=full_sentences",
-        "--config.stages=[{'steps': 4, 'seq_len': 32, 'batch': 8, 'masking_rate': 0.3},"
+        "--config.stages=[{'steps': 4, 'seq_len': 32, 'batch': 8, 'masking': {'kind': 'spans', 'rate': 0.3}},"
         "{'steps': 4, 'seq_len': 32, 'batch': 8}]",
     ]
     assert runs.call(*run, f"--workdir={tmp_path / 'whole'}") == 0
@@ -291,6 +302,7 @@ def test_a_run_with_slots_resumes_bit_for_bit_and_its_export_has_its_scores(flag
     assert np.any(trees[0]["slots"]["bert"]["queue"])
     jax.tree.map(np.testing.assert_array_equal, *trees)
     assert runs.weights(tmp_path / "whole") == runs.weights(tmp_path / "parted")
+    assert SavedModel(tmp_path / "whole").export.numbers["steps"] == 8, "a run opens without its maskings"
     losses = [record["train/mlm_loss"] for record in runs.records(tmp_path / "whole" / "metrics.jsonl")]
     assert len(losses) == 8
     summary = json.loads((tmp_path / "whole" / "summary.json").read_text())["eval"]

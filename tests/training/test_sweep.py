@@ -40,6 +40,8 @@ def test_combinations_are_all_and_have_names():
         "m.width=128,m.heads=2": ("m.width=128", "m.heads=2"),
         "m.width=1e_3,m.heads=4": ("m.width=1e+3", "m.heads=4"),
     }
+    assert [*combinations(["init_from=seed=0,seed=1"]).values()] == [("init_from=seed=0",), ("init_from=seed=1",)]
+    assert [*combinations(["x='a+b=1',c"]).values()] == [("x='a+b=1'",), ("x=c",)]
     values = [value for (value,) in combinations(["x=[1,2],(3,),'a,]',4"]).values()]
     assert values == ["x=[1,2]", "x=(3,)", "x='a,]'", "x=4"]
     long = combinations(["data.corpus=" + "\uac00" * 80 + "/a," + "\uac00" * 80 + "/b"])

@@ -352,7 +352,7 @@ def _check_sources(read: reading.Reading) -> None:
     )
     for name, count in copies.items():
         if count and not kept[name]:
-            others = " or ".join(other for other in kept if other != name)
+            others = " or ".join("data.heldout" if o == reading.HELDOUT_FILE else o for o in kept if o != name)
             raise UserError(
                 f"data.sources.{name} has {count:,} documents, and each is in {others} too, so none is left; remove it"
             )

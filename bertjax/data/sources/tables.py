@@ -8,7 +8,7 @@ from etils import epath
 
 from bertjax.data.sources import base
 from bertjax.data.sources.base import GROUP_FIELD, MIB, Document, OfFields, OnBad, OnRead, Part
-from bertjax.runtime.errors import UserError
+from bertjax.runtime.errors import UserError, quoted
 from bertjax.runtime.storage import reason_of
 
 if TYPE_CHECKING:
@@ -53,7 +53,11 @@ def rows(path: epath.Path) -> list[dict[str, Any]]:
         import pyarrow.parquet
     with base.open_file(path) as file:
         try:
-            values = pyarrow.parquet.read_table(file).to_pylist()
+            table = pyarrow.parquet.ParquetFile(file).read()
+            names = table.column_names
+            if twice := [name for index, name in enumerate(names) if name in names[:index]]:
+                raise UserError(f"{path} has two columns {quoted(twice[0])}; rename one")
+            values = table.to_pylist()
         except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
             raise base.undecodable(path, "Parquet", reason_of(error)) from None
     return json.loads(json.dumps(values, default=_as_text))

@@ -346,10 +346,13 @@ def read_checkpoint(path: Path, step: str) -> Export:
     settings = private_paths.without_teachers(record["config"])
     try:
         encoder = encoder_of(settings, record["vocab_size"])
-        stages = typed.build(tuple[Stage, ...], settings["stages"], "stages", {})
+        # The masking of a stage may be a module of the run, and no export needs it.
+        stages = typed.build(
+            tuple[Stage, ...], [{**stage, "masking": None} for stage in settings["stages"]], "stages", {}
+        )
         parts = {part: settings[part] for part in ("lora", "pruning", "quantization")}
         to_model_params = typed.build(ModelParams, parts | {"steps": sum(stage.steps for stage in stages)}, "", {})
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{workdir.config} is damaged ({reason(error)}); restore it") from error
     totals = restored.meta["hooks"]["totals"]
     model = Export(
