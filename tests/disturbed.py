@@ -16,7 +16,7 @@ from orbax.checkpoint._src.path.atomicity import AtomicRenameTemporaryPath
 from bertjax.cli import train
 from bertjax.config import export
 from bertjax.runtime import command_line, storage
-from bertjax.training import evaluation, loop, session, start
+from bertjax.training import evaluation, loop, start
 from bertjax.training.evaluation import Evaluator
 from bertjax.training.parallel import processes
 from bertjax.training.run import writer
@@ -180,7 +180,7 @@ FAULTS = {
 
 if __name__ == "__main__":
     fault = sys.argv.pop(1)
-    session.Watchdog = KnownWatchdog
+    start.Watchdog = KnownWatchdog
     FAULTS[fault]()
     arguments = sys.argv[1:]
     sys.exit(processes.leave(lambda: command_line.exit_code_of(lambda: train.main(arguments))))

@@ -9,7 +9,7 @@ import jax
 import pytest
 import tenacity
 
-from bertjax.cli import train_results
+from bertjax.cli import train_output
 from bertjax.config.config import Config
 from bertjax.runtime import storage
 from bertjax.runtime.command_line import BAD_INPUT, FAILED, FINISHED, STOPPED
@@ -98,6 +98,6 @@ def test_a_finished_command_that_is_repeated_prints_its_result_and_writes_nothin
 
 def test_what_cannot_be_printed_after_the_end_is_a_warning(tmp_path, caplog):
     finished = Summary(100, True, {"not": "the figures of a run"}, tmp_path)
-    assert train_results.report_result(finished, Config(), []) == FINISHED
+    assert train_output.report_result(finished, Config(), []) == FINISHED
     [warning] = [record.getMessage() for record in caplog.records]
     assert warning.startswith(f"the results are in {tmp_path}, but could not be printed: ")

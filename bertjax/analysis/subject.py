@@ -23,7 +23,7 @@ from bertjax.models import taps
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
 from bertjax.objectives.base import Arrays, Objective
-from bertjax.objectives.pretraining.next_token import NextToken
+from bertjax.objectives.pretraining.causal import NextToken
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.storage import split_name
 

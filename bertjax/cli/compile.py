@@ -19,10 +19,10 @@ from bertjax.config import config_file
 from bertjax.config.config import Config
 from bertjax.forecast import report, topologies
 from bertjax.forecast.cost import cost_of, shape_of
-from bertjax.forecast.forecast import Forecast, forecast_step
-from bertjax.forecast.search import best, search
+from bertjax.forecast.forecast import Forecast, best, forecast_step, search
 from bertjax.runtime import command_line, platform
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import Allowed
 from bertjax.training.program import Program
 
 _ASSUMED_MFU = 0.4  # for the projected days only; what a run reaches has to be measured
@@ -161,10 +161,9 @@ def main(argv: list[str] | None = None) -> int:
         default=_ASSUMED_MFU,
     )
     args, overrides = config_file.parse(parser, argv)
-    for name, value, most in (("--mfu", args.mfu, 1.0), ("--corpus-tokens", args.corpus_tokens, float("inf"))):
-        # NaN fails the comparison, so it is refused too.
-        if value is not None and not 0 < value <= most:
-            raise UserError(f"{name}={value} must be above 0" + (" and at most 1" if most == 1.0 else ""))
+    Allowed(above=0, most=1).check("--mfu", args.mfu)
+    if args.corpus_tokens is not None:
+        Allowed(above=0).check("--corpus-tokens", args.corpus_tokens)
     platform.configure("cpu")  # the compiler needs no device, and a local one may belong to a training run
     config = config_file.load(args.config, overrides)
     if args.search:

@@ -21,8 +21,7 @@ from typing import Any
 from etils import epath
 from jax.experimental import multihost_utils
 
-from bertjax.cli.destinations import describe_labeled
-from bertjax.cli.train_results import print_lines, report_result
+from bertjax.cli.train_output import describe_labeled, print_lines, report_result
 from bertjax.config import config as configuration
 from bertjax.config import config_file, export, private_paths, settings
 from bertjax.config.config import Config
@@ -32,7 +31,7 @@ from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.command_line import STOPPED, command
 from bertjax.runtime.errors import RunFailed, Unexplained, UserError, say
 from bertjax.runtime.terminal import guarded, stop_signal
-from bertjax.training import loop, session, start, sweep
+from bertjax.training import loop, start, sweep
 from bertjax.training.each import Results, Summary, Trial, run_each
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.hooks.base import Run
@@ -85,7 +84,7 @@ def run(
     processes.check_started()
     if config.optimizer.is_outside:
         processes.together(function_of, config.optimizer.kind)
-    with session.opened(config, workdir, longer, other_versions, on_event) as opened:
+    with start.opened(config, workdir, longer, other_versions, on_event) as opened:
         own = processes.together(user_hooks, config.runtime.hooks)  # before a corpus is started
         started = start.check_start(opened, config, longer, beside)
         start.print_plan(started)

@@ -20,8 +20,7 @@ from bertjax.inference.base import Pipeline, config_of
 from bertjax.inference.masked import MaskedPipeline, MaskedViews
 from bertjax.models.directions import LEFT_TO_RIGHT
 from bertjax.objectives.outputs import Output
-from bertjax.objectives.pretraining.causal import CausalLM
-from bertjax.objectives.pretraining.next_token import NextToken
+from bertjax.objectives.pretraining.causal import CausalLM, NextToken
 from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime.errors import UserError, cut_text
 

@@ -6,21 +6,28 @@ With `init_state` it does not: see `bertjax.training.branch`.
 import hashlib
 import json
 import logging
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax.config.config import Config
 from bertjax.config.export import Export
 from bertjax.config.opening import SavedModel
+from bertjax.data.labeled import labels
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.models import disentangled_embeddings
 from bertjax.models.config import EncoderConfig
+from bertjax.models.label_heads import with_outputs
 from bertjax.objectives.finetuning.base import ExampleObjective
+from bertjax.objectives.finetuning.classification import Classification
+from bertjax.objectives.finetuning.embeddings import EmbeddingClassification
+from bertjax.objectives.finetuning.multi_label import MultiLabel
+from bertjax.objectives.finetuning.tagging import Tagging
 from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime.errors import UserError, shorten
-from bertjax.training import class_heads
 from bertjax.training.config import ROTARY_BASES
 from bertjax.training.feeds import Feeds
 from bertjax.training.lora import is_factor
@@ -34,6 +41,8 @@ from bertjax.training.state import State
 _ENCODER, _POOLER = "encoder/", "encoder/pooler/"
 # Settings that may differ from the source, because they do not change what the weights compute.
 _FREE = ("vocab_size", "dropout", "attention_dropout", "init_stddev", "pooler_activation")
+# Objectives with one head output per class; outputs are the last axis in all parameters of the last layer.
+_OUTPUT_FOR_EACH_CLASS = (Classification, EmbeddingClassification, MultiLabel, Tagging)
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +103,7 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
     The encoder must be the same, with four exceptions: layers that `init_layers` leaves out, a segment table that the
     new encoder lacks, rounding of activations that it adds, and other settings of rotary or relative positions, which
     are logged. Heads that are missing or have another shape or other
-    classes (`class_heads`) are initialized from scratch, with a warning. So is a pooler that is missing, as in a
+    classes (`match_heads`) are initialized from scratch, with a warning. So is a pooler that is missing, as in a
     checkpoint with only an MLM head, or has another activation.
 
     Raises:
@@ -107,7 +116,7 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
             f"init_from={name} has another tokenizer than the corpus; set data.tokenizer.model={saved.folder}/tokenizer"
         )
     model = saved.export
-    source = class_heads.match(_with_layers(model, program.config.init_layers), model.settings, program.config)
+    source = match_heads(_with_layers(model, program.config.init_layers), model.settings, program.config)
     source = _with_first_layers(source, program.abstract_state["params"])
     if not program.encoder.embeddings.segments:
         source["encoder"]["embeddings"].pop("segment", None)
@@ -247,3 +256,46 @@ def _with_layers(model: Export, chosen: tuple[int, ...]) -> dict:
         lambda leaf: leaf[list(chosen)] if len(leaf) == layers else leaf, params["encoder"]["layers"]
     )
     return params
+
+
+def match_heads(params: dict, settings: Mapping[str, Any], config: Config) -> dict:
+    """Reorder head outputs in `init_from` parameters to match the run's classes.
+
+    Published models order their labels arbitrarily, and a file may have the same number of other labels: copying head
+    weights by shape would assign outputs to the wrong classes. Heads with other classes are dropped, so that the run
+    initializes them. Both cases are logged.
+
+    Args:
+      params: nested source parameters; not modified.
+      settings: the source's configuration.
+      config: the run's configuration, with resolved classes.
+    """
+    tasks, has_own_heads = settings.get("tasks", {}), config.has_own_heads
+    heads: dict[str, Any] = params.get("heads", {})
+    for name, task in config.tasks.items():
+        objective = unwrapped(task.objective)
+        if not isinstance(objective, _OUTPUT_FOR_EACH_CLASS):
+            continue
+        term, of_task = objective.term, heads.get(name, {}) if has_own_heads else heads
+        head = f"heads/{name}/{term}" if has_own_heads else f"heads/{term}"
+        # With a single task its name does not matter: the source may have called it differently.
+        source = tasks.get(name, {}) if has_own_heads else next(iter(tasks.values()), {})
+        theirs, ours = tuple(source.get("objective", {}).get("classes", ())), objective.classes
+        if term not in of_task or theirs == ours:  # the same names in the same order: the weights fit as they are
+            continue
+        index = labels.places_of(ours, theirs)
+        if index is None:
+            log.warning(
+                "init_from=%s has the classes %s in %s and the run has %s: it starts with a new head",
+                *(config.init_from, shorten(theirs, 8) or "none", head, shorten(ours, 8)),
+            )
+        else:
+            log.info(
+                "init_from=%s has the classes of %s as %s: its outputs are put into the order of the run, %s",
+                *(config.init_from, head, shorten(theirs, 8), shorten(ours, 8)),
+            )
+        of_task = {**of_task, term: with_outputs(of_task[term], index)}
+        heads = {**heads, name: of_task} if has_own_heads else of_task
+    if heads is params.get("heads"):
+        return params
+    return unflatten_dict(flatten_dict({**params, "heads": heads}))  # without layers that are left out

@@ -26,11 +26,9 @@ from bertjax.objectives.optional import flops_parts
 from bertjax.objectives.slots import Slots, SlotValues, slots_of
 from bertjax.runtime.mesh import BATCH_AXES
 from bertjax.training.config import Stage
-from bertjax.training.encoder_check import check_growth
 from bertjax.training.lora import add_factors
 from bertjax.training.loss import Loss
 from bertjax.training.model_params import ModelParams
-from bertjax.training.objective_check import check_objective
 from bertjax.training.optim.freezing import Freezing, frozen_in_stage
 from bertjax.training.optim.optimizer import make_optimizer
 from bertjax.training.parallel.attention import choose_attention
@@ -52,6 +50,7 @@ from bertjax.training.stages import Timetable, warmup_segments
 from bertjax.training.state import State, abstract_state, init_state, new_state
 from bertjax.training.step import Step, train_chunk
 from bertjax.training.teachers import open_teachers
+from bertjax.training.trace_checks import check_growth, check_objective
 
 
 @dataclasses.dataclass(frozen=True)

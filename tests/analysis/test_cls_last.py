@@ -16,7 +16,7 @@ import pytest
 from bertjax.analysis import run
 from bertjax.analysis.attention_targets import TARGETS
 from bertjax.analysis.encoded import Encoded
-from bertjax.analysis.probing import senses, states, tasks
+from bertjax.analysis.probing import findings, senses, tasks
 from bertjax.analysis.subject import Subject
 from bertjax.data.tokenizer import tokenizer_json
 from bertjax.data.tokenizer.layout import template
@@ -109,7 +109,9 @@ def log_probabilities(subject: Subject, text: str, columns_BK: list[list[int]]) 
 
 def states_of(subject: Subject, ragged, unit_of: np.ndarray) -> np.ndarray:
     encoded = Encoded(ragged, [], np.arange(len(ragged.ids)), None, subject.vocabulary, 64)
-    with states.computed(subject.encoder, subject.params, encoded.batches(subject.encoder), ragged, unit_of) as values:
+    with findings.computed(
+        subject.encoder, subject.params, encoded.batches(subject.encoder), ragged, unit_of
+    ) as values:
         return np.array(values)
 
 

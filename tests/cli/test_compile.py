@@ -8,9 +8,9 @@ import pytest
 from bertjax.cli import compile
 from bertjax.config import config, config_file
 from bertjax.config.config import Config
-from bertjax.forecast import report, search, topologies
+from bertjax.forecast import report, topologies
 from bertjax.forecast.cost import cost_of
-from bertjax.forecast.forecast import Forecast, Memory
+from bertjax.forecast.forecast import Forecast, Memory, best
 from bertjax.models.vocabulary import count_parameters
 from bertjax.runtime import command_line
 from bertjax.training.config import Stage
@@ -135,8 +135,8 @@ def with_floor(forecast: Forecast, **seconds: float) -> Forecast:
 def test_the_best_is_the_lowest_floor_that_fits(forecast):
     slow = with_floor(forecast, compute=1.0)
     large = dataclasses.replace(forecast, memory=Memory(usable=1, needed=2, table="too much"), counts=None)
-    assert search.best([slow, large, forecast]) is forecast
-    assert search.best([large]) is None
+    assert best([slow, large, forecast]) is forecast
+    assert best([large]) is None
 
 
 @pytest.mark.slow

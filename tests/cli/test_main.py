@@ -15,7 +15,7 @@ import pytest
 
 from bertjax import __main__ as entry
 from bertjax import cli
-from bertjax.cli.destinations import ONNX, SENTENCE_TRANSFORMERS, TRANSFORMERS, destinations_of
+from bertjax.cli.train_output import ONNX, SENTENCE_TRANSFORMERS, TRANSFORMERS, destinations_of
 from bertjax.config import config_file
 from bertjax.config.config import to_dict
 from bertjax.config.export import Export, exported

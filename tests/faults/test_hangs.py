@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from bertjax.training import session
+from bertjax.training import start
 from bertjax.training.run import watchdog
 from bertjax.training.run.record import read_checkpoint
 from tests import disturbed, runs
@@ -48,7 +48,7 @@ def test_a_hang_in_any_other_state_does_so_too(state, flags, tmp_path, monkeypat
 
     owner, name, _ = disturbed.HANGS[state]
     monkeypatch.setattr(owner, name, getattr(owner, name))  # to be restored
-    monkeypatch.setattr(session, "Watchdog", disturbed.KnownWatchdog)
+    monkeypatch.setattr(start, "Watchdog", disturbed.KnownWatchdog)
     monkeypatch.setattr(disturbed, "watchdogs", [])
     monkeypatch.setattr(disturbed, "wait_to_be_killed", wait)
     monkeypatch.setattr(watchdog, "os", types.SimpleNamespace(write=os.write, _exit=end))

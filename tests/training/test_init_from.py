@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from bertjax.config.config import from_dict
-from bertjax.training import class_heads, init_from
+from bertjax.training import init_from
 from tests import runs
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -147,7 +147,7 @@ def test_outputs_are_permuted_by_name(kind, theirs, ours, order, caplog):
     term = config.task.objective.term
     params = params_with(term, outputs=len(theirs))
     with caplog.at_level(logging.INFO):
-        found = class_heads.match(params, {"tasks": {"other": task(kind, theirs)}}, config)
+        found = init_from.match_heads(params, {"tasks": {"other": task(kind, theirs)}}, config)
     np.testing.assert_array_equal(found["heads"][term]["bias"], order)
     np.testing.assert_array_equal(found["heads"][term]["kernel"], head(len(theirs))["kernel"][:, order])
     assert found["encoder"] == params["encoder"]
@@ -160,10 +160,10 @@ def test_of_a_head_of_two_layers_only_the_last_has_outputs():
     config, first = config_of({"toy": task("classification", "cab")}), {"transform": {"kernel": np.eye(3)}}
     params = params_with("classification", "classifier", outputs=3)
     params["heads"]["classification"] |= first
-    found = class_heads.match(params, {"tasks": {"toy": task("classification", "abc")}}, config)
+    found = init_from.match_heads(params, {"tasks": {"toy": task("classification", "abc")}}, config)
     found = found["heads"]["classification"]
     assert found["classifier"]["bias"].tolist() == [2.0, 0.0, 1.0] and found["transform"] == first["transform"]
-    found = class_heads.match(params, {"tasks": {"toy": task("classification", "xyz")}}, config)
+    found = init_from.match_heads(params, {"tasks": {"toy": task("classification", "xyz")}}, config)
     assert found["heads"] == {"classification": first}
 
 
@@ -173,7 +173,7 @@ def test_a_head_for_other_classes_is_left_out(kind, theirs, caplog):
     config = config_of({"toy": task(kind, "abc")})
     term = config.task.objective.term
     params = params_with(term, outputs=len(theirs.split()))
-    found = class_heads.match(params, {"tasks": {"toy": task(kind, theirs.split())}}, config)
+    found = init_from.match_heads(params, {"tasks": {"toy": task(kind, theirs.split())}}, config)
     assert "heads" not in found and term in params["heads"]
     assert (
         f"init_from=models/nli has the classes {', '.join(theirs.split())} in heads/{term} and the run has a, b, c"
@@ -183,8 +183,8 @@ def test_a_head_for_other_classes_is_left_out(kind, theirs, caplog):
 
 def test_numbers_and_spans_have_no_classes():
     params, config = params_with("regression", outputs=1), config_of({"b": task("regression")})
-    assert class_heads.match(params, {"tasks": {"a": task("regression")}}, config) is params
+    assert init_from.match_heads(params, {"tasks": {"a": task("regression")}}, config) is params
     spans = params_with("span", outputs=2)
     source = {"tasks": {"a": task("question_answering", ["answer"])}}
     ours = config_of({"b": task("question_answering", ["answer", "no_answer"])})
-    assert class_heads.match(spans, source, ours) is spans
+    assert init_from.match_heads(spans, source, ours) is spans

@@ -15,8 +15,8 @@ from bertjax.models.model import HeadSpec
 from bertjax.objectives.base import Objective
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import UserError
-from bertjax.training.objective_check import _warn_of_flops
 from bertjax.training.program import Program
+from bertjax.training.trace_checks import _warn_of_flops
 from tests import batches
 
 

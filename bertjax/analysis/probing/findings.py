@@ -1,10 +1,15 @@
-"""Measures and probes of this package applied to one `Subject`. Results are plain numbers."""
+"""Measures and probes of this package applied to one `Subject`. Results are plain numbers.
+
+Probes read the hidden states after each layer many times, in small slices. The states of words or texts are computed
+once and kept in a temporary file, which is memory-mapped: that bounds memory use.
+"""
 
 import contextlib
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -16,17 +21,18 @@ from bertjax.analysis.probing import contextuality, linear_probe, senses, struct
 from bertjax.analysis.probing.lens import lens
 from bertjax.analysis.probing.linear_probe import Labels
 from bertjax.analysis.probing.similarity import grams_of
-from bertjax.analysis.probing.states import computed
 from bertjax.analysis.probing.tasks import LabeledTask, Units, sentences_of, units_of
 from bertjax.analysis.reduce import Function, Progress, put, reduce
 from bertjax.analysis.subject import Subject
 from bertjax.data.examples import Ragged
 from bertjax.data.labeled.base import Record
+from bertjax.models import taps
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import masked_lm_head
-from bertjax.objectives.base import Objective
+from bertjax.models.mixing import all_layers
+from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import UserError
 
@@ -192,10 +198,71 @@ def _encoded(subject: Subject, ragged: Ragged) -> Encoded:
 def _states(
     subject: Subject, encoded: Encoded, unit_of: np.ndarray, title: str, progress: Progress
 ) -> Iterator[np.ndarray]:
-    """Open the states of units, see `bertjax.analysis.probing.states`."""
+    """Open the states of units, see `computed`."""
     batches = map(put, encoded.batches(subject.encoder, share=_SHARE))
     with contextlib.ExitStack() as stack:
         with progress(title, encoded.tokens) as bar:  # the bar closes before the states are read
             opened = computed(subject.encoder, subject.params, batches, encoded.ragged, unit_of, bar.update)
             states = stack.enter_context(opened)
         yield states
+
+
+@contextlib.contextmanager
+def computed(
+    encoder: EncoderConfig,
+    params: dict,
+    batches: Iterable[Arrays],
+    ragged: Ragged,
+    unit_of: np.ndarray,
+    on_tokens: Callable[[int], object] = lambda tokens: None,
+) -> Iterator[np.ndarray]:
+    """Open the units' states, float32 [units, L + 1, D], in a temporary file: embeddings first, then each layer.
+
+    Args:
+      encoder: the architecture.
+      params: parameters with the root `encoder`.
+      batches: core batches with all examples, rows packed or not; `example_ids_BN` are indices into `ragged`.
+      ragged: the examples.
+      unit_of: int64 [n], each token's unit, -1 for none. A unit's state is the mean over its tokens, which are all in
+        one example: one token for a word, all tokens for a text.
+      on_tokens: called with each batch's token count.
+    """
+    counts = np.bincount(unit_of[unit_of >= 0])
+    shape = len(counts), encoder.layers + 1, encoder.width
+    # The file has no name: the system deletes it even if the process is killed.
+    with tempfile.TemporaryFile() as file:
+        # A file of 0 bytes cannot be mapped.
+        states = np.memmap(file, np.float32, "w+", shape=shape) if len(counts) else np.zeros(shape, np.float32)
+        for batch in batches:
+            rows, columns, sources = _cells(batch, ragged)
+            wanted = unit_of[sources] >= 0
+            if wanted.any():
+                hidden_LBTD = np.asarray(hidden(encoder, params, batch))
+                values = np.moveaxis(hidden_LBTD[:, rows[wanted], columns[wanted]], 0, 1)
+                # `reduceat` adds consecutive rows, so tokens are sorted by unit.
+                order = np.argsort(unit_of[sources[wanted]], kind="stable")
+                units, starts = np.unique(unit_of[sources[wanted]][order], return_index=True)
+                states[units] = np.add.reduceat(values[order], starts, axis=0) / counts[units, None, None]
+            on_tokens(len(sources))
+        yield states
+
+
+@functools.partial(jax.jit, static_argnames="encoder")
+def hidden(encoder: EncoderConfig, params: dict, batch: Arrays) -> jax.Array:
+    """Return embeddings and states after each layer; float32 [L + 1, B, T, D]."""
+    names = ("tokens_BT", "segments_BT", "positions_BT", "examples_BT")
+    variables = {"params": params["encoder"], taps.CAPTURED: {"hidden": None}}
+    encoded, state = Encoder(encoder).apply(variables, *(batch[name] for name in names), mutable=[taps.CAPTURED])
+    return all_layers(state[taps.CAPTURED]["hidden"], encoded.hidden).astype(np.float32)
+
+
+def _cells(batch: Arrays, ragged: Ragged) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return row, column and index in `ragged.tokens` for each token of a batch."""
+    rows, slots = np.nonzero(np.asarray(batch["example_ids_BN"]) >= 0)
+    examples = np.asarray(batch["example_ids_BN"])[rows, slots]
+    lengths = ragged.lengths[examples]
+    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    # The batch stores the column of [CLS]. It is an example's first token or, in XLNet's layout, its last.
+    starts = np.asarray(batch["summary_positions_BN"])[rows, slots] - ragged.cls_index[examples]
+    columns = np.repeat(starts, lengths) + within
+    return np.repeat(rows, lengths), columns, np.repeat(ragged.offsets[examples], lengths) + within

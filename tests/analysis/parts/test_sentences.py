@@ -6,9 +6,8 @@ import pytest
 
 from bertjax import predictor
 from bertjax.analysis import attribution
-from bertjax.analysis.answers import Answers
 from bertjax.analysis.material import texts_material
-from bertjax.analysis.parts.sentences import MOST, Sentences
+from bertjax.analysis.parts.sentences import MOST, Answers, Sentences
 from bertjax.analysis.subject import Subject, captured
 from bertjax.runtime.errors import UserError
 

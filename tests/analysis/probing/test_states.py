@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from bertjax.analysis.probing.contextuality import word_starts
+from bertjax.analysis.probing.findings import computed, hidden
 from bertjax.analysis.probing.lens import lens
 from bertjax.analysis.probing.similarity import WORDS, cka, grams_of
-from bertjax.analysis.probing.states import computed, hidden
 from tests.analysis.conftest import packed_rows
 
 

@@ -14,10 +14,9 @@ from bertjax.data.batch import Draw, place
 from bertjax.models import replacing
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
-from bertjax.objectives.pretraining.causal import CausalLM
+from bertjax.objectives.pretraining.causal import CausalLM, MaskedNextToken, NextToken
 from bertjax.objectives.pretraining.diffusion import MaskedDiffusion
 from bertjax.objectives.pretraining.mlm import MaskedLM
-from bertjax.objectives.pretraining.next_token import MaskedNextToken, NextToken
 from bertjax.objectives.pretraining.permutation import PermutationLM
 from bertjax.runtime.errors import UserError
 from bertjax.training.parallel.attention import choose_attention

@@ -8,7 +8,7 @@ import fsspec
 import pytest
 
 from bertjax.runtime.errors import Busy, UserError
-from bertjax.training import session
+from bertjax.training import start
 from bertjax.training.run import lease as leases
 from bertjax.training.run import workdir as workdirs
 from bertjax.training.run.journal import Journal
@@ -43,7 +43,7 @@ def test_a_path_where_checkpoints_cannot_be_read_is_refused_before_anything_is_w
     monkeypatch.chdir(tmp_path)
     fsspec.register_implementation("s3", Bucket, clobber=True)
     with contextlib.ExitStack() as locks, pytest.raises(UserError, match="; choose another --workdir"):
-        session.claim(Workdir.at(name), False, locks)
+        start.claim(Workdir.at(name), False, locks)
     assert list(tmp_path.iterdir()) == []
 
 
