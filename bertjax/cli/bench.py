@@ -18,6 +18,7 @@ from bertjax.data import sources
 from bertjax.inference.records import read_file
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError, json_text, printable, say
+from bertjax.runtime.setting import Allowed
 from bertjax.runtime.storage import place_of, split_name
 from bertjax.serving.latency import Timing, measure
 from bertjax.serving.model import OnnxModel, Text, cores, is_onnx, one_thread_tokenizers
@@ -110,8 +111,7 @@ def main(argv: list[str] | None = None) -> int:
     command_line.add_trust_flag(parser)
     command_line.add_platform_flag(parser)
     args = parser.parse_args(argv)
-    if not 0 < args.seconds < float("inf"):
-        raise UserError(f"--seconds={args.seconds} must be above 0")
+    Allowed(above=0).check("--seconds", args.seconds)
     for path in args.models:  # before anything is measured
         place_of(path, reads_remote=False)
         if not path.startswith("hf:") and not os.path.exists(split_name(path)[0]):

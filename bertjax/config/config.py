@@ -17,7 +17,7 @@ from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.masking import MASKINGS
 from bertjax.models import directions
 from bertjax.models.blocks import BLOCKS
-from bertjax.models.config import LARGEST_VOCABULARY, EncoderConfig, Execution
+from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.embeddings import EMBEDDINGS
 from bertjax.models.presets import PRESETS
 from bertjax.objectives import OBJECTIVES
@@ -111,10 +111,6 @@ class Config:
             self._check_keep_at()
 
     def _check_sizes(self) -> None:
-        if self.data.tokenizer.vocab_size > LARGEST_VOCABULARY:
-            raise UserError(
-                f"data.tokenizer.vocab_size={self.data.tokenizer.vocab_size} is above {LARGEST_VOCABULARY}; lower it"
-            )
         if self.lora.rank > self.model.width:
             raise UserError(
                 f"lora.rank={self.lora.rank} exceeds model.width={self.model.width}, so nothing would be low-rank; "

@@ -14,6 +14,7 @@ SPLITTERS = ("punctuation", "line")
 SHARES_TOLERANCE = 0.01
 # Upper limit of each number in `NearDuplicates`.
 MOST_HASHES = 256
+_NAME_ONE = "name a file, a folder or another corpus"
 
 # Policies for bad documents in a corpus and bad records in a labeled file.
 ON_BAD = ("stop", "skip")
@@ -32,7 +33,7 @@ class SourceConfig:
         are in the same split. If empty, each document is assigned by itself.
     """
 
-    corpus: str = setting("", metadata=PLACE)
+    corpus: str = setting("", filled=_NAME_ONE, metadata=PLACE)
     text_field: str = "text"
     weight: float = setting(1.0, above=0, metadata=TRAINING_ONLY)
     token_share: float = setting(0.0, above=0, most=1, metadata=TRAINING_ONLY)
@@ -91,7 +92,7 @@ class DataConfig:
       overfit: 1 repeats the first batch forever, to test whether the model can learn at all.
     """
 
-    corpus: str = setting("embedded:en", filled="name a file, a folder or another corpus", metadata=PLACE)
+    corpus: str = setting("embedded:en", filled=_NAME_ONE, metadata=PLACE)
     text_field: str = "text"
     sources: dict[str, SourceConfig] = dataclasses.field(default_factory=dict)
     smoothing: float = setting(1.0, least=0, most=1, metadata=TRAINING_ONLY)
@@ -119,8 +120,6 @@ class DataConfig:
                 if not re.fullmatch(r"[\w-]+", name):
                     raise UserError(f"data.{field} has the name {name!r}; use only letters, digits, - and _")
         for name, source in self.sources.items():
-            if not source.corpus:
-                raise UserError(f"data.sources.{name}.corpus is not set; name a file, a folder or another corpus")
             check(source, f"data.sources.{name}")
         for name in self.filters:
             # `dropped.jsonl.gz` uses these two as rules for documents that no filter dropped.

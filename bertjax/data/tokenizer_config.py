@@ -10,6 +10,8 @@ from bertjax.runtime.setting import PLACE, check, setting
 
 SENTENCEPIECE_KINDS = ("unigram", "bpe", "char")
 HUGGINGFACE_KINDS = ("wordpiece", "byte_bpe")
+# Upper bound that protects against damaged files, because tables over all ids are allocated.
+LARGEST_VOCABULARY = 2**24
 LEAST_COVERAGE = 0.98  # checked in SentencePiece's trainer_interface.cc
 # Fields that have an effect with some tokenizer kinds only.
 ONLY_FOR = {
@@ -41,7 +43,7 @@ class TokenizerConfig:
     """
 
     kind: str = setting("unigram", choices=SENTENCEPIECE_KINDS + HUGGINGFACE_KINDS)
-    vocab_size: int = setting(8000, least=1)
+    vocab_size: int = setting(8000, least=1, most=LARGEST_VOCABULARY)
     normalizer: str = setting("nfc", choices=("nfc", "nfkc"))
     lowercase: bool = False
     byte_fallback: bool = True

@@ -16,6 +16,7 @@ from bertjax.inference.masked import masked_lm
 from bertjax.inference.records import read_inputs, with_best
 from bertjax.objectives.base import Objective
 from bertjax.runtime.errors import UserError
+from bertjax.runtime.setting import Allowed
 
 
 def has_predictions(model: Export) -> bool:
@@ -49,8 +50,7 @@ class FineTuned(Pipeline):
     threshold: float | None = None
 
     def __post_init__(self):
-        if self.top < 0:
-            raise UserError(f"top={self.top} must not be negative; 0 gives the probabilities of all classes")
+        Allowed(least=0, hint="0 gives the probabilities of all classes").check("top", self.top)
         if not has_predictions(self.model):
             others = "--do=embed" if masked_lm(self.model) is None else "--do=fill or --do=embed"
             raise UserError(f"the model was not fine-tuned to predict something for each record; use {others}")

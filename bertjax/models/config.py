@@ -7,7 +7,7 @@ from typing import Any, cast
 from bertjax.models import directions
 from bertjax.models.blocks import BLOCKS, Block
 from bertjax.models.directions import BIDIRECTIONAL
-from bertjax.models.dropout import drops_all
+from bertjax.models.dropout import LEAST_TO_DROP_ALL
 from bertjax.models.embeddings import EMBEDDINGS, Embeddings
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import check, setting
@@ -25,6 +25,7 @@ VOCABULARY_MULTIPLE = 128
 # {type of a field: its classes}, for `bertjax.config.typed.build`; user classes only if they are imported already.
 UNIONS = {union.base: union.choice() for union in (EMBEDDINGS, BLOCKS)}
 _PARTS = ("embeddings", "block")
+_DROPPED = {"below": LEAST_TO_DROP_ALL, "hint": "rates are rounded to a multiple of 1/256"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,11 +106,11 @@ class EncoderConfig:
     pooler_activation: str = setting("tanh", choices=POOLER_ACTIVATIONS)
     direction: str = BIDIRECTIONAL
     sharing: str = setting("none", choices=SHARING)
-    sharing_groups: int = setting(1, least=1)
+    sharing_groups: int = setting(1, least=1, needs="sharing", hint=f"its values are {', '.join(SHARING[1:])}")
     max_positions: int = setting(512, least=1)
     activation_bits: int = setting(0, least=2, most=8, hint="0 does not round")
-    dropout: float = setting(0.1, least=0, below=1)
-    attention_dropout: float = setting(0.1, least=0, below=1)
+    dropout: float = setting(0.1, least=0, **_DROPPED)
+    attention_dropout: float = setting(0.1, least=0, **_DROPPED)
     norm_epsilon: float = setting(1e-12, least=0)
     init_stddev: float = setting(0.02, least=0)
     # Set by the run from `runtime`, never by the user: the same architecture runs on any hardware.
@@ -126,18 +127,6 @@ class EncoderConfig:
                 f"model.sharing_groups={self.sharing_groups} does not divide model.layers={self.layers}; choose a "
                 "divisor"
             )
-        if self.sharing == "none" and self.sharing_groups > 1:
-            raise UserError(
-                f"model.sharing_groups={self.sharing_groups} has no effect with model.sharing=none; set "
-                f"model.sharing to one of {', '.join(SHARING[1:])}, or remove sharing_groups"
-            )
-        for field in ("dropout", "attention_dropout"):
-            # Dropout decides with 8 random bits per element, so 0.999 would round to 1, see `bertjax.models.dropout`.
-            if drops_all(rate := getattr(self, field)):
-                raise UserError(
-                    f"model.{field}={rate} would drop everything, because rates are rounded to a multiple of 1/256; "
-                    "lower it to 0.99 or less"
-                )
         if self.block.key_value_heads == self.heads:  # the same as 0, and architectures are compared
             object.__setattr__(self, "block", dataclasses.replace(cast(Any, self.block), key_value_heads=0))
 

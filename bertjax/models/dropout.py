@@ -34,6 +34,8 @@ def bits(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 BYTES, _BYTE_VALUES = 4, 256  # of a word, of a byte
+# From this rate on, which rounds to 1, nothing would be kept.
+LEAST_TO_DROP_ALL = 1 - 0.5 / _BYTE_VALUES
 # Rows up to the first length form one group of keys; longer rows are split into groups of the second length.
 LONGEST_GROUP, GROUP = 2048, 512
 
@@ -130,11 +132,6 @@ def drops(rate: float) -> bool:
     Without this test, 256 kept values out of 256, shifted to the top of a word, would wrap around to "keep nothing".
     """
     return _kept_bytes(rate) < _BYTE_VALUES
-
-
-def drops_all(rate: float) -> bool:
-    """Return whether a rate keeps nothing; above 511/512 it rounds to 1."""
-    return _kept_bytes(rate) == 0
 
 
 def inverse_of_kept_share(rate: float) -> float:

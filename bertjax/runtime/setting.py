@@ -4,6 +4,7 @@ A range or a list of choices stands beside the default of a field, and every ref
 """
 
 import dataclasses
+import re
 import sys
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -30,9 +31,11 @@ class Allowed:
       most: largest value.
       below: bound that the value must stay below.
       choices: all values; empty if any will do.
-      filled: what to set if the value is empty; empty if it may be.
+      filled: what to set if the value is empty, also by default; empty if it may be.
+      is_pattern: whether it is a regular expression, to be searched for in names.
       hint: what follows the refusal, such as a usual value.
       needs: another setting of the same dataclass, without which this one has no effect.
+      excludes: another setting of the same dataclass, which sets the same in another way.
     """
 
     least: float | None = None
@@ -41,8 +44,10 @@ class Allowed:
     below: float | None = None
     choices: Collection[str] = ()
     filled: str = ""
+    is_pattern: bool = False
     hint: str = ""
     needs: str = ""
+    excludes: str = ""
 
     def check(self, name: str, value: Any, of: str = "") -> None:
         """Raise UserError unless a value is allowed.
@@ -54,6 +59,8 @@ class Allowed:
         """
         if self.filled and not value:
             raise UserError(f"{name}{of} is empty; {self.filled}")
+        if self.is_pattern:
+            _check_pattern(f"{name}{of}", value)
         if self.choices:
             if value not in self.choices:
                 known = ", ".join(each or "''" for each in self.choices)
@@ -99,17 +106,34 @@ def check(settings: Any, path: str = "", of: str = "") -> None:
     of_fields = _metadata(type(settings))
     for field in dataclasses.fields(settings):
         allowed, value = of_fields[field.name].get("allowed", _ANY), getattr(settings, field.name)
-        if value == field.default or (value is None and not allowed.choices):
+        if (value == field.default and not allowed.filled) or (value is None and not allowed.choices):
             continue
         name = f"{path}.{field.name}" if path else field.name
         several = dict(enumerate(value)) if isinstance(field.default, tuple) else value
         is_one = not isinstance(several, dict) or not several
         for entry, each in {name: value}.items() if is_one else several.items():
             allowed.check(name if is_one else f"{name}.{entry}", each, of)
-        if allowed.needs and not getattr(settings, allowed.needs):
-            needed = f"{path}.{allowed.needs}" if path else allowed.needs
+        needed, excluded = (f"{path}.{other}" if path else other for other in (allowed.needs, allowed.excludes))
+        if allowed.needs and not _is_set(settings, allowed.needs):
             remedy = "set both, or leave it out" + (f"; {allowed.hint}" if allowed.hint else "")
             raise UserError(f"{name}={value!r}{of} has no effect without {needed}; {remedy}")
+        if allowed.excludes and _is_set(settings, allowed.excludes):
+            both = f"{name}={value!r} and {excluded}={getattr(settings, allowed.excludes)!r}"
+            raise UserError(f"{both} exclude each other; leave one out")
+
+
+def _is_set(settings: Any, name: str) -> bool:
+    return getattr(settings, name) != type(settings).__dataclass_fields__[name].default
+
+
+def _check_pattern(name: str, pattern: str) -> None:
+    # `re.search` finds the empty pattern in every text.
+    if not pattern:
+        raise UserError(f"{name} is empty and would match everything; write .* if that is intended")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise UserError(f"{name}={pattern!r} is not a regular expression: {error}") from error
 
 
 def marked(kind: type, *marks: Mapping[str, bool]) -> list[str]:

@@ -8,7 +8,6 @@ from bertjax.data.masking import Masking
 from bertjax.models.config import REMAT_POLICIES
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import check, setting
-from bertjax.training.param_paths import check_pattern
 
 # JAX uses 32 bits of a seed: larger ones would silently repeat smaller ones.
 LARGEST_SEED = 2**32 - 1
@@ -56,7 +55,7 @@ class Stage:
     steps: int | None = setting(None, least=1)
     seq_len: int = setting(128, least=1)
     batch: int | None = setting(None, least=1)
-    epochs: float = setting(0.0, least=0)
+    epochs: float = setting(0.0, least=0, excludes="flops")
     flops: float = setting(0.0, least=0)
     minutes: float | None = setting(None, above=0)
     min_steps: int = setting(0, least=0, needs="epochs", hint="steps needs no epochs")
@@ -65,12 +64,12 @@ class Stage:
     warmup_steps: int = setting(0, least=0, needs="learning_rate", hint="optimizer.warmup_steps is for the run")
     tasks: tuple[str, ...] = ()
     layers: int = setting(0, least=0)
-    frozen: tuple[str, ...] = ()
+    frozen: tuple[str, ...] = setting((), is_pattern=True)
     frozen_layers: int = setting(0, least=0)
     masking_rate: float = setting(0.0, least=0)
     masking: Masking | None = None
-    rotary_base: float = setting(0.0, least=0)
-    local_rotary_base: float = setting(0.0, least=0)
+    rotary_base: float = setting(0.0, above=1, hint="10000 is usual")
+    local_rotary_base: float = setting(0.0, above=1, hint="10000 is usual")
 
     def __post_init__(self):
         # These defaults are not in the fields: None tells an open setting from a chosen one.
@@ -106,12 +105,6 @@ class Stage:
           UserError: a number is out of range, or two settings contradict each other.
         """
         check(self, name)
-        for index, pattern in enumerate(self.frozen):
-            check_pattern(f"{name}.frozen.{index}", pattern)
-        if self.epochs and self.flops:
-            raise UserError(
-                f"{name}.epochs={self.epochs:g} and {name}.flops={self.flops:g} both set the steps; leave one out"
-            )
         if self.masking and self.masking_rate:
             raise UserError(f"{name}.masking_rate={self.masking_rate} is not used; set {name}.masking.rate instead")
 

@@ -16,7 +16,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import check, setting
-from bertjax.training.param_paths import check_pattern, matches_any
+from bertjax.training.param_paths import matches_any
 
 ROOT = "lora"
 
@@ -36,11 +36,10 @@ class LoraConfig:
 
     rank: int = setting(0, least=0)
     alpha: float = setting(16.0, above=0, needs="rank")
-    kernels: str = setting("query|value", needs="rank")
+    kernels: str = setting("query|value", is_pattern=True, needs="rank")
 
     def __post_init__(self):
         check(self, "lora")
-        check_pattern("lora.kernels", self.kernels)
 
     def adapts(self, path: str) -> bool:
         """Return whether a path belongs to an adapted kernel."""

@@ -37,17 +37,6 @@ def matches_any(patterns: Iterable[str], path: str) -> bool:
     return any(re.search(pattern, name) for pattern in patterns for name in {path, path.removeprefix(f"{ROOT}/")})
 
 
-def check_pattern(name: str, pattern: str) -> None:
-    """Raise UserError unless a setting is a non-empty regular expression."""
-    # `re.search` finds the empty pattern in every string.
-    if not pattern:
-        raise UserError(f"{name} is empty and would match every parameter; write .* if that is intended")
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise UserError(f"{name}={pattern!r} is not a regular expression: {error}") from error
-
-
 def with_heads_of(params: dict, task: str) -> dict:
     """Move a task's heads from `heads/<task>/...` to `heads/...`, where its model has them; no-op without a task."""
     return params | {"heads": params["heads"].get(task, {})} if task else params

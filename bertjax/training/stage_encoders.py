@@ -91,8 +91,6 @@ def _check_bases(model: EncoderConfig, index: int, stage: Stage, is_last: bool) 
                 f"{setting}={base:g} has no effect: no layer of this model (model.block.kind={model.block.kind}) reads "
                 f"positions with it; set {setting}=0"
             )
-        if base <= 1.0:
-            raise UserError(f"{setting}={base:g} must be above 1; 10000 is usual")
         if is_last and base != (own := getattr(model.block, name)):
             raise UserError(
                 f"{setting}={base:g} must equal model.block.{name}={own:g}: the last stage trains the model that is "

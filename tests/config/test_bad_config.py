@@ -74,7 +74,7 @@ SETTINGS = [
     ("runtime.keep_at=100", "runtime.keep_at=100 is int; it must be a list"),
     ("data.filters.a.kind=shorter", "data.filters.*.kind='shorter' is unknown; choose one of length, gopher_quality"),
     ("data.filters.duplicate.kind=c4", "data.filters has the name 'duplicate', by which others are listed"),
-    (f"data.tokenizer.vocab_size={10**12}", "is above 100000000"),
+    (f"data.tokenizer.vocab_size={10**12}", "must be between 1 and 16777216"),
     ("data.tokenizer.character_coverage=0", "character_coverage=0.0 must be above 0 and at most 1"),
     # not finite
     ("model.norm_epsilon=1e999", "model.norm_epsilon=inf is not a finite number"),
@@ -83,7 +83,7 @@ SETTINGS = [
     ("optimizer.learning_rate=nan", "optimizer.learning_rate='nan' is str; it must be a number"),
     ("tasks.bert.examples.max_tokens=1e999", "examples.max_tokens=inf is float; it must be an integer"),
     # contradictions
-    ("model.sharing_groups=2", "model.sharing_groups=2 has no effect with model.sharing=none"),
+    ("model.sharing_groups=2", "model.sharing_groups=2 has no effect without model.sharing; set both"),
     ("model.preset=init_from", "model.preset=init_from needs a model to copy the architecture from"),
     ("tasks.bert.examples.max_tokens=2", "leaves 2 tokens for an example of tasks.bert"),
     ("optimizer.frozen=['encoder/embedings']", "matches no parameter; the nearest paths are encoder/embeddings/"),

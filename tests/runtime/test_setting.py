@@ -88,6 +88,8 @@ NEEDING = [
 @pytest.mark.parametrize(("kind", "name", "allowed"), NEEDING)
 def test_a_setting_without_what_it_needs_is_refused(kind, name, allowed):
     default = next(field.default for field in dataclasses.fields(kind) if field.name == name)
-    other = {"kernels": "key", "layer_bits": (4,)}.get(name) or default * 0.9375 or allowed.least + 1
+    other = (
+        {"kernels": "key", "layer_bits": (4,), "sharing_groups": 2}.get(name) or default * 0.9375 or allowed.least + 1
+    )
     with pytest.raises(UserError, match=rf"\b{name}=.* has no effect without .*{allowed.needs}; set both"):
         use(kind(**{name: type(default)(other)}))

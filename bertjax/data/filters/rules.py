@@ -441,14 +441,9 @@ class Decontamination(Filter):
     """
 
     kind: str = dataclasses.field(default="decontamination", init=False)
-    against: tuple[str, ...] = setting((), metadata=PLACE)
+    against: tuple[str, ...] = setting((), filled="name evaluation files to compare with", metadata=PLACE)
     text_field: str = "text"
     ngram: int = setting(13, least=1, most=1000)
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not self.against:
-            raise UserError("the filter 'decontamination' compares with nothing; name evaluation files in against")
 
     def identity(self) -> dict[str, Any]:
         """Return the settings, with a digest of the evaluation files in place of their paths."""

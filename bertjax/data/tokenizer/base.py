@@ -15,6 +15,7 @@ import numpy as np
 
 from bertjax.data import framing
 from bertjax.data.tokenizer import alignment
+from bertjax.data.tokenizer_config import LARGEST_VOCABULARY
 from bertjax.runtime import untrusted
 from bertjax.runtime.errors import UserError, check_format, quoted
 
@@ -22,8 +23,6 @@ FORMAT_VERSION = 2
 # Every tokenizer that bertjax trains starts with these, in id order.
 SPECIALS = ("[PAD]", "[UNK]", "[BOS]", "[EOS]", "[SEP]", "[CLS]", "[MASK]")
 RECORD_FILE = "bertjax_tokenizer.json"
-# Upper bound that protects against damaged files, because tables over all ids are allocated.
-LARGEST_VOCABULARY = 2**24
 _MODEL_FILES = ("tokenizer.model", "tokenizer.json", "unigram.json", "byte_fallback.json", "mixed.json")
 
 

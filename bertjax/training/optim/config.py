@@ -5,7 +5,6 @@ from typing import Any
 
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import check, setting
-from bertjax.training.param_paths import check_pattern
 from bertjax.training.schedules import Linear, Schedule
 
 OPTIMIZERS = ("adamw", "stable_adamw", "lamb", "muon")
@@ -22,7 +21,7 @@ class Multiplier:
         parameters. A layer with 0 does not move, but `frozen_layers` saves its cost as well.
     """
 
-    path: str = ""
+    path: str = setting("", is_pattern=True, filled="write .* to match every parameter")
     factor: float = setting(1.0, above=0, hint="to freeze parameters use optimizer.frozen")  # 0 would cost moments
     by_layer: tuple[float, ...] = setting((), least=0)
 
@@ -67,7 +66,7 @@ class OptimizerConfig:
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
     learning_rate: float | None = setting(1e-4, above=0)
     warmup_steps: int = setting(10_000, least=0)
-    warmup_share: float = setting(0.0, least=0, below=1)  # a warm-up over all steps would leave none for the decay
+    warmup_share: float = setting(0.0, least=0, below=1, excludes="warmup_tokens")  # 1 leaves no decay
     warmup_tokens: float = setting(0.0, least=0)
     schedule: Schedule = Linear()
     b1: float = setting(0.9, least=0, below=1)
@@ -77,9 +76,9 @@ class OptimizerConfig:
     bias_correction: bool = True
     clip_norm: float = setting(1.0, least=0)
     layer_decay: float = setting(1.0, above=0, most=1)
-    layer_decay_offset: int = setting(1, least=0)
+    layer_decay_offset: int = setting(1, least=0, needs="layer_decay", hint="layer_decay=0.8 is usual")
     multipliers: tuple[Multiplier, ...] = ()
-    frozen: tuple[str, ...] = ()
+    frozen: tuple[str, ...] = setting((), is_pattern=True)
     grow_moments: str = setting("copy", choices=("copy", "reset"))
     ema_decay: float = setting(0.0, least=0, below=1)  # with 1 the average would never change
 
@@ -99,22 +98,8 @@ class OptimizerConfig:
             raise UserError(f"optimizer.arguments.{name} is set by bertjax; set optimizer.{name}")
         if self.kind == "stable_adamw" and not self.bias_correction:
             raise UserError("optimizer.kind=stable_adamw needs optimizer.bias_correction=True; leave it out")
-        if self.warmup_share and self.warmup_tokens:
-            raise UserError(
-                f"optimizer.warmup_share={self.warmup_share} and optimizer.warmup_tokens={self.warmup_tokens:g} both "
-                "set the warm-up; leave one out"
-            )
-        if self.layer_decay == 1.0 and self.layer_decay_offset != 1:
-            raise UserError(
-                f"optimizer.layer_decay_offset={self.layer_decay_offset} has no effect without optimizer.layer_decay; "
-                "set both, such as layer_decay=0.8"
-            )
         for index, multiplier in enumerate(self.multipliers):
-            name = f"optimizer.multipliers.{index}"
-            check_pattern(f"{name}.path", multiplier.path)
-            check(multiplier, name)
-        for index, pattern in enumerate(self.frozen):
-            check_pattern(f"optimizer.frozen.{index}", pattern)
+            check(multiplier, f"optimizer.multipliers.{index}")
 
     @property
     def is_outside(self) -> bool:

@@ -212,7 +212,7 @@ def test_evaluation_files_are_identified_by_content(tmp_path):
         ("gopher_quality", {"stop_words": ("a",)}, "fewest_stop_words=2 of the filter 'gopher_quality' exceeds its 1"),
         ("scripts", {"at_least": {"hangull": 0.5}}, "knows no script 'hangull'; take a Unicode name, such as"),
         ("scripts", {}, "has no limit; set at_least"),
-        ("decontamination", {}, "compares with nothing; name evaluation files in against"),
+        ("decontamination", {}, "against of the filter 'decontamination' is empty; name evaluation files"),
     ],
 )
 def test_bad_settings(kind, settings, complaint):
