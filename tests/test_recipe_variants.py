@@ -46,6 +46,3 @@ def test_lamb_trains_8599_steps_and_rises_in_both_stages():
     assert first.steps + second.steps == 8599
     assert (first.batch, second.batch) == (65_536, 32_768)
     assert second.learning_rate and second.warmup_steps
-
-
-TOKENS = {"modernbert": (1719, 250, 50), "ettin": (1700, 250, 50), "mmbert": (2300, 600, 100)}

@@ -11,8 +11,6 @@ from bertjax.data.text.augmentation import MASK, Augmentation
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
 
-TEXTS = ["one two three four five six seven", "eight nine ten", "eleven"]
-
 
 def test_a_masked_lm_fills_the_words(undisturbed, tmp_path, capsys):
     (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in ["abc bad cab fed", "hid jig " * 60]))

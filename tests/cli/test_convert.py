@@ -14,8 +14,6 @@ from bertjax.runtime import command_line, errors
 from tests import runs
 from tests.interop import models
 
-ROOT = Path(__file__).parents[2]
-
 
 @pytest.fixture
 def encoder_alone(tmp_path) -> Path:

@@ -1,7 +1,6 @@
 """New words and positions for an export, and pretraining that continues from there."""
 
 import errno
-import functools
 import itertools
 import os
 from pathlib import Path
@@ -13,14 +12,12 @@ import pytest
 import bertjax
 from bertjax.cli import compress, convert, extend
 from bertjax.config import export
-from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.runtime import command_line, storage
 from tests import runs
 from tests.interop import models
 
 # No piece starts like one of the words of the texts.
 NEW = ["fedcab", "bbbb", "##eee"]
-TEXTS = ["ab ad ce afe cafe", "decade faced", "a"]
 
 
 @pytest.fixture(scope="module")
@@ -36,29 +33,6 @@ def source(tmp_path_factory):
 def write(path, *lines: str):
     path.write_text("".join(f"{line}\n" for line in lines))
     return path
-
-
-def hidden(folder, texts=TEXTS):
-    module, params, tokens = bertjax.load(folder)
-    tokens_BT, examples_BT = tokens.rows(texts, seq_len=18)
-    encoded = jax.jit(module.apply)({"params": params}, tokens_BT, examples_BT=examples_BT)
-    return tokens_BT, np.asarray(encoded.hidden), np.asarray(encoded.pooled_BND)
-
-
-def logits(folder, tokens_BT):
-    """Return the logits of both heads at every position."""
-    model = export.read(folder)
-    columns_BT = np.broadcast_to(np.arange(tokens_BT.shape[1]), tokens_BT.shape)
-    batch = {
-        "tokens_BT": tokens_BT,
-        "segments_BT": np.zeros_like(tokens_BT),
-        "positions_BT": columns_BT,
-        "examples_BT": (tokens_BT != model.tokenizer.pad_id).astype(np.int32),
-        "summary_positions_BN": np.zeros((len(tokens_BT), 1), np.int32),
-        "mlm_positions_BK": columns_BT,
-    }
-    outputs = jax.jit(functools.partial(BERT().apply, BERT().model(model.encoder)))(model.params, batch)
-    return np.asarray(outputs["mlm"]), np.asarray(outputs["nsp"])
 
 
 def test_a_new_word_is_one_token_and_long_texts_fit(source, tmp_path):

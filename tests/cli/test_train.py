@@ -18,8 +18,6 @@ from bertjax.training.run.workdir import Workdir
 from tests import runs
 from tests.toy_objective import Toy
 
-TASK = {"objective": {"kind": "classification", "classes": ["a", "b"]}, "examples": {"kind": "labeled_text"}}
-
 
 def test_a_run_writes_its_results(undisturbed):
     summary = json.loads((undisturbed / "summary.json").read_text())

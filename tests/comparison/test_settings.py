@@ -36,11 +36,3 @@ def test_numbers_over_seeds(entries):
     assert numbers.spent["flops"].values == (20000.0, 20000.0, 12000.0)
     assert numbers.spent["seconds"].values == (50.0, 50.0, 24.0), "the end of a finished run is after its last line"
     assert numbers.spent["tokens_per_second"].values == (40.0, 40.0, 50.0)
-
-
-def seeds(tmp_path, *of_seeds):
-    """An entry with the records of each seed, and one with a single record."""
-    for seed, records in enumerate(of_seeds):
-        write(tmp_path / f"many/seed={seed}", records)
-    alone = write(tmp_path / "alone", [record(1, 1.0)])
-    return open_entries([str(tmp_path / "many"), str(alone)])

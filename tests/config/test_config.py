@@ -73,24 +73,6 @@ def test_the_flag_prints_settings_and_trains_nothing(tmp_path, monkeypatch, caps
     assert not list(tmp_path.iterdir())
 
 
-class Shape:
-    """A union."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Square(Shape):
-    side: float = 1.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Circle(Shape):
-    radius: float = 1.0
-    kind: str = "circle"
-
-
-CLASSES = {None: Square, "square": Square, "circle": Circle}
-
-
 @pytest.mark.parametrize(
     "assignment, expected",
     [

@@ -10,7 +10,6 @@ from bertjax.models.presets import PRESETS
 from bertjax.runtime.errors import UserError
 
 LOCAL = {"layers": 6, "block": {"kind": "modern", "window": 8, "global_every": 2}, "embeddings": {"positions": "none"}}
-ELECTRA = {"objective": {"kind": "electra", "generator_depth": 0.5}, "examples": {"kind": "full_sentences"}}
 MIX = {"a": {"objective": {"kind": "classification", "reads": "mix"}, "examples": {"kind": "labeled_text"}}}
 
 

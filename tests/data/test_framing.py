@@ -1,22 +1,15 @@
 """Frames of examples: places of [CLS] and [SEP], segments and labels of tokens, and trimming of long examples."""
 
 import dataclasses
-import json
 import tracemalloc
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertjax.data.batch import core, place
 from bertjax.data.examples import Ragged, Vocabulary, add_special_tokens
 from bertjax.data.framing import most_context, truncate, windows
-from bertjax.data.tokenizer import tokenizer_json
-from bertjax.data.tokenizer.layout import template
-from tests.interop import models
-
-CLS, SEP = -1, -2
 
 pairs = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=8)
 
@@ -124,12 +117,3 @@ def test_the_summary_of_packed_examples_is_read_at_cls():
         == [arrays["tokens_BT"][1, 3], CLS_LAST_CLS]
     )
     np.testing.assert_array_equal(arrays["positions_BT"][0, :8], [0, 1, 2, 3, 4, 0, 1, 2])
-
-
-@pytest.fixture(scope="module")
-def tokenizers():
-    """A tokenizer, and the same with a template that puts [CLS_LAST_CLS] last."""
-    ours = models.trained()
-    cls, sep = ((ours.piece(number), number) for number in (ours.cls_id, ours.sep_id))
-    described = [ours.description | {"post_processor": template(cls, sep, 1, last)} for last in (False, True)]
-    return [tokenizer_json.from_json(json.dumps(description).encode(), "test") for description in described]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import shutil
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -43,10 +42,6 @@ def test_everything_that_decides_the_plan_is_in_its_fingerprint(own_store):
     ]
     plans = [open_or_make(own_store, dataclasses.replace(TRAIN, **change)) for change in changes]
     assert len({plan.fingerprint for plan in plans}) == len({plan.path for plan in plans}) == len(changes)
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-7])
 
 
 def test_drafts_of_killed_processes_are_removed(own_store):

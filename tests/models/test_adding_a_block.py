@@ -142,10 +142,6 @@ def test_a_changed_file_is_noticed(trained, lab, capsys, caplog):
     assert runs.call(*flags, f"--workdir={workdir}") == 0
 
 
-# {block: a parameter and a setting in its code}
-NAMES = {"llama": ('"attention_norm"', "rotary_base"), "distances": ('"bias"', "farthest")}
-
-
 @pytest.mark.parametrize("name", KINDS)
 def test_examples_are_apart_and_the_last_layer_computes_what_is_read(name):
     encoder, batch = Encoder(config_of(name)), batches.make(rows=2)

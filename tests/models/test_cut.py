@@ -17,7 +17,6 @@ from bertjax.models.vocabulary import encoder_shapes, unpadded_shapes
 from bertjax.runtime.errors import UserError
 from tests import batches
 from tests.batches import ENCODER
-from tests.interop import models
 
 CONFIGS = {
     "bert": batches.ENCODER,
@@ -171,9 +170,6 @@ def test_a_new_piece_starts_as_the_mean_of_its_parts_and_nothing_else_changes():
     cut = vocabulary.cut(extended, config)
     same = jax.tree.map(np.array_equal, cut, vocabulary.cut(params, config))
     assert all(jax.tree.leaves(same))
-
-
-MODEL = models.make(models.PARTS["BertForPreTraining"], models.trained())
 
 
 @pytest.mark.parametrize(

@@ -23,12 +23,6 @@ def params_of(config: EncoderConfig) -> dict:
     return batches.filled(jax.eval_shape(init)["params"], scale=0.6)
 
 
-@functools.partial(jax.jit, static_argnames="config")
-def encode(config, params, tokens_BT=TOKENS_BT, examples_BT=None, summaries_BN=None, masks=None, **others):
-    variables = {"params": params} | ({"taps": masks} if masks else {})
-    return Encoder(config).apply(variables, tokens_BT, None, None, examples_BT, summaries_BN, **others)
-
-
 def test_attention_is_that_of_the_formula():
     """(q_i k_j + q_i K_d + k_j Q_d) / sqrt(3 C), query by query and key by key, in the first layer."""
     params = params_of(CONFIG)

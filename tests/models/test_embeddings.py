@@ -22,10 +22,6 @@ def filled(config: EncoderConfig) -> dict:
     return batches.filled(batches.param_shapes(BERT(), config))
 
 
-def logits(config: EncoderConfig, params: dict, batch: dict) -> dict:
-    return jax.jit(functools.partial(BERT().apply, BERT().model(config)))(params, batch)
-
-
 def test_factorized_embeddings_are_projected_after_their_norm():
     """An encoder that is given the projected embeddings computed in numpy gives the same states."""
     params, batch = filled(NARROW), batches.make(2)

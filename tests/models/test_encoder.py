@@ -44,10 +44,6 @@ def fresh(config):
     return Encoder(config).init(jax.random.key(0), jnp.zeros((1, 4), jnp.int32))["params"]
 
 
-def close(actual, expected, tolerance=1e-6):
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), actual, expected)
-
-
 def value_and_gradient(config, params, batch, **taps):
     """Return a number in which every hidden state counts differently, and its gradient."""
 
@@ -57,13 +53,6 @@ def value_and_gradient(config, params, batch, **taps):
         return jnp.sum(jnp.sin(3 * visible)) + jnp.sum(encoded.pooled_BND**2)
 
     return jax.jit(jax.value_and_grad(number))(params)
-
-
-def equations(jaxpr):
-    for equation in jaxpr.eqns:
-        yield equation
-        for value in equation.params.values():
-            yield from equations(value.jaxpr) if hasattr(value, "jaxpr") else ()
 
 
 def test_tokens_of_the_padding_are_never_seen(params, batch):

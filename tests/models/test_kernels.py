@@ -173,11 +173,6 @@ def test_the_table_of_implementations(requested, backend, kind, dropout, path):
     assert choose_attention(requested, encoder(attention_dropout=dropout), backend, kind) == path
 
 
-def mask(*rows: str) -> np.ndarray:
-    """Literal masks: 1 where the query of the row sees the token of the column."""
-    return np.array([[character == "1" for character in row] for row in rows])[None]
-
-
 EXAMPLES_BT = jnp.array([[1, 1, 1, 2, 2, 0]])
 RANK_BT = jnp.array([[0, 2, 1, 1, 0, 0]])
 

@@ -27,16 +27,6 @@ CONFIG = dataclasses.replace(
 )
 
 
-def packed() -> dict:
-    """Two examples of 7 and 8 tokens in a row of 16."""
-    return {
-        "tokens_BT": np.arange(10, 26)[None],
-        "positions_BT": np.array([[*range(7), *range(8), 0]]),
-        "examples_BT": np.array([[1] * 7 + [2] * 8 + [0]]),
-        "summary_positions_BN": np.array([[0, 7]]),
-    }
-
-
 def by_hand(params: dict, tokens_T: np.ndarray, head_mask_LH: np.ndarray) -> np.ndarray:
     """Return the last states [T, D] of one example, computed in float64 with one loop over heads."""
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)

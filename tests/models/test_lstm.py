@@ -8,7 +8,6 @@ import pytest
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.lstm import LSTMBlock, LSTMLayer
 from bertjax.models.config import EncoderConfig
-from bertjax.models.encoder import Encoder
 from bertjax.models.visibility import LayerInputs, Visibility
 
 WIDTH = 6
@@ -74,22 +73,3 @@ def test_gradients_are_finite_differences_of_numpy(setting):
                 moved[number][index] += change
                 sums.append((reference(jax.tree.unflatten(tree, moved), np.float64(hidden)) * weights).sum())
             assert gradient[index] == pytest.approx((sums[0] - sums[1]) / 2e-5, abs=1e-5, rel=1e-5)
-
-
-CONFIG = EncoderConfig(
-    vocab_size=60,
-    block=LSTMBlock(),
-    embeddings=BertEmbeddings(positions="none"),
-    layers=2,
-    width=WIDTH,
-    pooler_activation="relu",
-    init_stddev=0.3,
-)
-
-
-@pytest.fixture(scope="module")
-def encoder():
-    """Return (encoder, its params, tokens of `EXAMPLES_BT`, the first column of each example)."""
-    tokens_BT = np.random.default_rng(2).integers(5, 60, EXAMPLES_BT.shape)
-    params = Encoder(CONFIG).init(jax.random.key(1), tokens_BT)["params"]
-    return Encoder(CONFIG), params, tokens_BT, np.array([[0, 3, -1], [0, 1, 5]])

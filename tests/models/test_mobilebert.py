@@ -3,12 +3,8 @@
 Outputs are compared with transformers in tests/interop/test_parity.py.
 """
 
-import functools
-
-import jax
 import pytest
 
-from bertjax.models.encoder import Encoder
 from bertjax.models.presets import PRESETS
 from bertjax.objectives.pretraining.electra import Electra
 from bertjax.runtime.errors import UserError
@@ -23,14 +19,6 @@ NARROW = {
     "embeddings.width": 8,
 }
 MOBILE = PRESETS["mobilebert"].replace(NARROW | {"block.inner_width": 8, "block.feedforwards": 2})
-TINY = PRESETS["mobilebert_tiny"].replace(NARROW | {"block.inner_width": 8})
-TEACHER = PRESETS["ib_bert_large"].replace(NARROW | {"block.inner_width": 32})
-ALL = pytest.mark.parametrize("config", [MOBILE, TINY, TEACHER], ids=["mobile", "tiny", "teacher"])
-
-
-@functools.partial(jax.jit, static_argnames="config")
-def encode(config, params, tokens_BT, **inputs):
-    return Encoder(config).apply({"params": params}, tokens_BT, **inputs)
 
 
 def test_a_generator_cannot_share_embeddings_that_are_as_wide_as_the_encoder():

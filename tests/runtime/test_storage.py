@@ -3,11 +3,8 @@
 import errno
 import gzip
 import os
-import signal
 import socket
 import stat
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -23,16 +20,6 @@ from gcsfs import retry
 from bertjax.runtime import command_line, locks, storage, untrusted
 from bertjax.runtime.errors import Busy, RunFailed, Unavailable, UserError
 from bertjax.runtime.storage import StorageError
-
-ROOT = Path(__file__).parents[2]
-
-
-def killed(code, *arguments):
-    """Run a program in which the rename at the end of a write kills the process."""
-    setup = "import os, signal, sys\nfrom pathlib import Path\nfrom bertjax.runtime import storage\n"
-    kill = "def kill(*_): os.kill(os.getpid(), signal.SIGKILL)\nos.rename = os.replace = kill\n"
-    program = subprocess.run([sys.executable, "-c", setup + kill + code, *map(str, arguments)], cwd=ROOT)
-    assert program.returncode == -signal.SIGKILL
 
 
 def _reads_pipe(folder: Path) -> tuple[Path, Callable[[], bytes]]:

@@ -3,7 +3,6 @@
 import json
 import logging
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from bertjax.config.config import from_dict
 from bertjax.training import init_from
 from tests import runs
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 # A learning rate of almost 0: such a run ends with the weights that it started with.
 SHORT = ["--config.stages.0.steps=5", "--config.optimizer.warmup_steps=2", "--config.optimizer.learning_rate=1e-12"]
 

@@ -66,10 +66,6 @@ def close(actual, expected, rtol=1e-5, atol=1e-6):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=atol), actual, expected)
 
 
-def equal(actual, expected):
-    jax.tree.map(np.testing.assert_array_equal, actual, expected)
-
-
 def test_weight_decay_excludes_biases_and_layer_norms():
     spared = []
     map_with_path(lambda path, decayed: decayed or spared.append(path), decay_mask(bert_params()))

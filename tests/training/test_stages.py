@@ -111,11 +111,6 @@ def test_frozen_parameters_are_saved_and_restored_without_moments(flags, tmp_pat
     assert not np.array_equal(ended["pooler"]["kernel"], begun["pooler"]["kernel"])
 
 
-MODEL = {
-    **{"layers": 2, "width": 16, "heads": 2, "feedforward": 32},
-    "block": {"kind": "modern", "window": 4, "global_every": 2, "rotary_base": 1000.0},
-    "embeddings": {"positions": "none"},
-}
 MLM = {"objective": {"kind": "mlm"}, "examples": {"kind": "doc_sentences"}}
 
 

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -17,22 +15,6 @@ from bertjax.cli import analyze
 from bertjax.runtime.command_line import exit_code_of
 
 pytestmark = pytest.mark.slow
-
-LAYERS, HEADS = 2, 3
-
-
-def checkpoint(run: str, step: int, rate: float = 1.0, seed: int = 0, layers: int = LAYERS) -> SimpleNamespace:
-    """What a series reads of a subject."""
-    return SimpleNamespace(
-        label=f"{run}@{step}",
-        step=step,
-        saved=SimpleNamespace(folder=Path("runs") / run),
-        export=SimpleNamespace(
-            settings={"seed": seed, "eval": {"every": seed}, "optimizer": {"learning_rate": rate}},
-            tokenizer=SimpleNamespace(fingerprint="1a2b"),
-        ),
-        encoder=SimpleNamespace(layers=layers, heads=HEADS),
-    )
 
 
 def numbers_at(step: int) -> dict:

@@ -30,46 +30,12 @@ def test_all_but_the_first_in_the_corpus_are_duplicates(tmp_path, monkeypatch, b
 
 
 BUCKETS = 3
-TRAIN, HELDOUT = 0, 1
-
-
-def documents(count, values, seed=0):
-    """Documents whose buckets have few values, so that some share one: (key, digest, group, text, buckets)."""
-    rng = np.random.default_rng(seed)
-    return [
-        (
-            Key(0, int(rng.integers(3)), i + 1),
-            rng.bytes(15) + b"\0",
-            int(rng.random() < 0.1),
-            b"text %d " % i * int(rng.integers(1, 4)),
-            rng.integers(0, values, BUCKETS).astype(np.uint64),
-        )
-        for i in range(count)
-    ]
 
 
 def found(tmp_path, entries, exact=()):
     (tmp_path / "near").write_bytes(b"".join(near_duplicates.record(*entry) for entry in entries))
     (tmp_path / "exact").write_bytes(b"".join(sorted(key.packed() for key in exact)))
     return near_duplicates.find(tmp_path / "near", duplicates.load(tmp_path / "exact"), BUCKETS, [False, True])
-
-
-def plain(entries):
-    """{key that is dropped: key that stays}, and the sizes of the clusters."""
-    clusters = [{i} for i in range(len(entries))]
-    for i, first in enumerate(entries):
-        for j, second in enumerate(entries[:i]):
-            if (first[4] == second[4]).any() and clusters[i] is not clusters[j]:
-                clusters[i] |= clusters[j]
-                for k in clusters[j]:
-                    clusters[k] = clusters[i]
-    unique = {id(cluster): cluster for cluster in clusters if len(cluster) > 1}.values()
-    dropped = {}
-    for cluster in unique:
-        members = [entries[i] for i in cluster]
-        best = min(members, key=lambda m: (m[2] != HELDOUT, -len(m[3]), m[1]))
-        dropped |= {m[0]: best[0] for m in members if m is not best and m[2] != HELDOUT}
-    return dropped, sorted(map(len, unique), reverse=True)
 
 
 SETTINGS = NearDuplicates(drop=True)

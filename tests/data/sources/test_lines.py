@@ -22,18 +22,6 @@ COMPRESS = {
 }
 
 
-@pytest.fixture(params=COMPRESS)
-def write(request, tmp_path):
-    """Write content to a file of a kind, under every compression."""
-
-    def write(kind, content):
-        path = tmp_path / f"a{kind}{request.param}"
-        path.write_bytes(COMPRESS[request.param](content))
-        return path
-
-    return write
-
-
 LINES = "".join(f'{{"text": "Sentence {number} é."}}\n\n' for number in range(40)).encode()
 
 

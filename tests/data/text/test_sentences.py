@@ -7,7 +7,6 @@ import unicodedata
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from bertjax.data import sources
 from bertjax.data.text import ngrams, unicode
@@ -82,12 +81,6 @@ SCRIPTS = {
 def test_sentences_of_other_scripts(marked):
     expected = marked.split("|")
     assert split(" ".join(expected), "punctuation") == expected
-
-
-TEXT = st.text() | st.text(st.sampled_from('aI1가.。!?…"”’()[] \t\n\u3000\u2028।॥२།;α»«አ፡ๆก:ա中\u200f'))
-
-
-WORDS = "Mr mr a.mr _mr ſt no Sept IV civil A A1 b 5 14 2014 3.1 가 이유 Well é word É -".split()
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,6 @@ def with_pieces(tmp_path, *pieces: str, lowercase: bool = True):
     return wordpiece.from_vocab(path, lowercase)
 
 
-def read(tokens, text: str) -> list[str]:
-    return [tokens.piece(i) for i in tokens.encode([text])[0]]
-
-
 def test_old_ids_stay_and_new_ones_follow_in_order(tmp_path):
     old = with_pieces(tmp_path, "ab", "c", "##c", "##ab")
     extension = new_pieces.extend(old, ["cab", "##cab", "abc", "cab", "ab"])

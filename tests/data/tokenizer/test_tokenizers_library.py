@@ -74,11 +74,6 @@ def vocab(tmp_path):
     return path
 
 
-def pieces(tokens, text):
-    [ids] = tokens.encode([text])
-    return [tokens.piece(i) for i in ids]
-
-
 def test_lower_case_belongs_to_a_vocab(tmp_path):
     with pytest.raises(UserError, match="lowercase=True has no effect with data.tokenizer.model=.*has its own"):
         tokenizer.from_model(tmp_path / "m.model", lowercase=True)

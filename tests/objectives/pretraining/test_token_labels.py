@@ -1,6 +1,5 @@
 """Capitals, and tokens that occur again in a document: features, labels and losses."""
 
-import dataclasses
 import functools
 
 import jax
@@ -14,11 +13,6 @@ from bertjax.objectives.pretraining.span_boundary import SpanBoundary
 from bertjax.objectives.pretraining.token_labels import CapitalPrediction
 from bertjax.runtime.errors import UserError
 from tests import batches, ragged
-
-ING = 14
-VOCABULARY = dataclasses.replace(ragged.VOCABULARY, size=16, continuation_ids=(ING,))
-# King The the USA usa London ing . king | The usa ing King king . the USA ing, with [CLS] and [SEP]
-TEXTS = [[7, 9, 10, 11, 12, 13, ING, 15, 8], [9, 12, ING, 7, 8, 15, 10, 11, ING]]
 
 
 def test_a_tokenizer_without_capitals_is_refused(tmp_path):

@@ -4,7 +4,6 @@ import re
 
 import numpy as np
 import pytest
-from matplotlib import image
 from sklearn.metrics import classification_report
 
 from bertjax.config.config import Task
@@ -14,14 +13,13 @@ from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.tagging import Tagging
 from bertjax.objectives.outputs import Sample
 from bertjax.training.evaluation import Evaluation
-from bertjax.training.results import curves, label_errors
+from bertjax.training.results import label_errors
 from bertjax.training.results.classes import ClassReport, accepted_lines, report_of, table_of
 from bertjax.training.results.report import (
     summary_of,
 )
 from bertjax.training.run.goodput import goodput_of
 from bertjax.training.run.metrics import Totals
-from bertjax.training.run.workdir import Workdir, append_jsonl
 
 EVALUATION = Evaluation(
     metrics={"mlm_loss": 4.5, "mlm_accuracy": 0.25, "nsp_accuracy": 0.5},
@@ -126,18 +124,6 @@ def test_a_threshold_that_few_records_pass_is_warned_of(accepted, is_few):
     assert lines[0] == f"accepted  {accepted} of 30 records of heldout are above objective.threshold"
     assert ["fewer than 20 accepted records" in line for line in lines[1:]] == [True] * is_few
     assert accepted_lines("heldout", [{"prediction": "a"}]) == []
-
-
-@pytest.fixture
-def workdir(tmp_path) -> Workdir:
-    return Workdir.at(tmp_path)
-
-
-def drawn(workdir, records, name=""):
-    for record in records:
-        append_jsonl(workdir.metrics, record)
-    curves.draw(workdir.metrics, workdir.curves, name)
-    return image.imread(workdir.curves)
 
 
 # cleanlab 2.9.0: find_label_issues(labels_M, probabilities_MC, filter_by="confident_learning",

@@ -98,16 +98,6 @@ def patient(monkeypatch) -> None:
     monkeypatch.setattr(versions, "_GIT_SECONDS", LIMIT_SECONDS)
 
 
-@pytest.fixture
-def package(tmp_path):
-    """The package of a clone that lies in a folder of another repository."""
-    package = tmp_path / "other" / "clone" / "bertjax"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    repository(tmp_path / "other")
-    return package
-
-
 def repository(folder) -> str:
     """Make a repository of all files in a folder, and return its commit."""
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"]):
