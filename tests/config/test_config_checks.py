@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from bertjax import objectives
 from bertjax.config.config import from_dict
 from bertjax.models.presets import PRESETS
 from bertjax.runtime.errors import UserError
@@ -89,11 +88,8 @@ def test_bits_of_layers_need_the_same_layers_in_all_stages():
 @pytest.mark.parametrize(
     "mapping, message",
     [
-        ({"sead": 1}, "unknown configuration key 'sead'; did you mean 'seed'?"),
         ({"model": {"widht": 1}}, "unknown configuration key 'model.widht'; did you mean 'width'?"),
         ({"stages": [{"batchs": 1}]}, "unknown configuration key 'stages.0.batchs'; did you mean 'batch'?"),
-        ({"seed": "x"}, "seed='x' is str; it must be an integer"),
-        ({"runtime": {"mesh": {"data": 1.0}}}, "runtime.mesh.data=1.0 is float; it must be an integer"),
         ({"model": {"width": 30}}, "model.width=30 is not divisible by model.heads=12"),
         (
             {"stages": [{"seq_len": 1024}]},
@@ -138,11 +134,6 @@ def test_bits_of_layers_need_the_same_layers_in_all_stages():
         ),
         ({"stages": []}, "stages is empty; give at least one, with steps, seq_len and batch"),
         (
-            {"stages": [{}, {"seq_len": 1024}]},
-            "stages.1.seq_len=1024 exceeds model.max_positions=512; lower stages.1.seq_len or raise "
-            "model.max_positions, or pack shorter examples: tasks.bert.examples.max_tokens=512",
-        ),
-        (
             {"stages": [{"learning_rate": 1}]},
             "stages.0.learning_rate=1.0 has no effect in the first stage; set optimizer.learning_rate and "
             "optimizer.warmup_steps instead",
@@ -162,16 +153,6 @@ def test_bits_of_layers_need_the_same_layers_in_all_stages():
             "optimizer.kind='adam' is unknown; choose one of adamw, stable_adamw, lamb, muon, or name module:function",
         ),
         (
-            {"optimizer": {"schedule": {"kind": "step"}}},
-            "optimizer.schedule.kind='step' is unknown; choose one of linear, one_cycle, cosine, wsd, inverse_sqrt, "
-            "or name module:Class",
-        ),
-        (
-            {"optimizer": {"schedule": {"kind": "linear", "decay_steps": 9}}},
-            "unknown configuration key 'optimizer.schedule.decay_steps'; 'decay_steps' is a setting of "
-            "optimizer.schedule.kind=wsd; add --config.optimizer.schedule.kind=wsd",
-        ),
-        (
             {"optimizer": {"multipliers": [{"factor": 2.0}]}},
             "optimizer.multipliers.0.path is empty; write .* to match every parameter",
         ),
@@ -186,19 +167,10 @@ def test_bits_of_layers_need_the_same_layers_in_all_stages():
             "module:Class",
         ),
         (
-            {"tasks": {"a": {"objective": {"masking": {"kind": "words", "lexicon": "mine"}}}}},
-            "unknown configuration key 'tasks.a.objective.masking.lexicon'; 'lexicon' is a setting of "
-            "tasks.a.objective.masking.kind=phrases; add --config.tasks.a.objective.masking.kind=phrases",
-        ),
-        (
             {"tasks": {"a": {"examples": {"kind": "full_sentences", "trim": "front"}}}},
             "unknown configuration key 'tasks.a.examples.trim'; known are cut, kind, max_tokens",
         ),
         ({"tasks": {"a": {"examples": {"kind": 5}}}}, """tasks.a.examples.kind=5 is int; it must be text, as "'5'\""""),
-        (
-            {"tasks": {"a": {"objective": {"kind": "nope"}}}},
-            f"objective.kind='nope' is unknown; choose one of {', '.join(objectives.KINDS)}, or name module:Class",
-        ),
     ],
 )
 def test_bad_settings_are_refused(mapping, message):
@@ -213,10 +185,6 @@ def test_bad_settings_are_refused(mapping, message):
         ({"on_bad_document": "ignore"}, "data.on_bad_document='ignore' is unknown; choose one of stop, skip"),
         ({"corpus": "a", "sources": {"b": {"corpus": "b"}}}, "data.corpus='a' and data.sources (b) are both set"),
         ({"sources": {"b": {}}}, "data.sources.b.corpus is empty; name a file"),
-        (
-            {"sources": {"b": {"corpus": "b", "weight": float("nan")}}},
-            "data.sources.b.weight=nan is not a finite number",
-        ),
         ({"smoothing": 0.7, "sources": {"a": {"corpus": "a"}}}, "data.smoothing=0.7 has no effect on one corpus"),
         (
             {"smoothing": 0.7, "sources": {"a": {"corpus": "a"}, "b": {"corpus": "b", "weight": 2.0}}},

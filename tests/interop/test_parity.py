@@ -11,7 +11,7 @@ from flax.traverse_util import unflatten_dict
 
 from bertjax.inference.likelihood import is_causal
 from bertjax.inference.predictor import Predictor
-from bertjax.interop import families, huggingface, names, weights
+from bertjax.interop import families, huggingface, names
 from bertjax.models import vocabulary
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import MaskedLMHead
@@ -79,20 +79,6 @@ def drawn(folder, case: str, architecture: str):
 def test_outputs_bytes_and_settings_are_those_of_transformers(tmp_path, case, architecture):
     model = drawn(tmp_path / "theirs", case, architecture)
     parity.check_folder(tmp_path, model, DEEP if case == "bert, deep" else TOLERANCE)
-
-
-@pytest.mark.parametrize("is_zip", [True, False])
-def test_pickles_of_every_precision_hold_the_tensors_of_safetensors(tmp_path, is_zip):
-    model = drawn(tmp_path, "bert", "BertForPreTraining")
-    state = weights.read(tmp_path)
-    (tmp_path / "model.safetensors").unlink()
-    for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        own = {name: tensor.to(dtype) for name, tensor in model.state_dict().items()}
-        torch.save(own, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=is_zip)
-        read = weights.read(tmp_path)
-        assert state.keys() <= read.keys()  # with its tied copies
-        for name, tensor in own.items():
-            assert np.array_equal(read[name].astype(np.float32), tensor.float().numpy())
 
 
 def of_xlnet(model):

@@ -27,7 +27,6 @@ from bertjax.models.kernels import (
 from bertjax.models.visibility import Visibility
 from bertjax.training.parallel.attention import choose_attention
 from tests import batches
-from tests.models import reference
 
 B, T, H, WIDTH = 2, 256, 2, 64
 IMPLEMENTATIONS = {
@@ -114,8 +113,6 @@ TOGETHER = {
 @pytest.mark.parametrize("implementation", COMPUTED)
 def test_a_kernel_computes_what_is_passed_or_refuses_it(implementation, field, monkeypatch):
     monkeypatch.setattr(kernels, "attend_by_fused", functools.partial(attend_by_fused, interpret=True))
-    monkeypatch.setattr(kernels, "attend_by_splash", IMPLEMENTATIONS["splash"])
-    monkeypatch.setattr(kernels, "attend_by_cudnn", IMPLEMENTATIONS["cudnn"])
     query, key, value = np.random.default_rng(0).normal(size=(3, 1, 128, 2, 64)).astype(np.float32)
     passed = {name: PASSED[name] for name in (field, *TOGETHER.get(field, ()))}
     if field == "fixed_heads":
@@ -173,24 +170,6 @@ def test_the_table_of_implementations(requested, backend, kind, dropout, path):
     assert choose_attention(requested, encoder(attention_dropout=dropout), backend, kind) == path
 
 
-EXAMPLES_BT = jnp.array([[1, 1, 1, 2, 2, 0]])
-RANK_BT = jnp.array([[0, 2, 1, 1, 0, 0]])
-
-
-def test_attention_is_a_softmax_over_visible_tokens():
-    draw = np.random.default_rng(0)
-    query, key, value = draw.normal(size=(3, 1, 6, 2, 4)).astype(np.float32)
-    visible = Visibility(EXAMPLES_BT, None, RANK_BT).mask_BQT()
-    values, probabilities = attend(query, key, value, visible, 0.0, None)
-    np.testing.assert_array_equal(np.asarray(probabilities) > 0, np.broadcast_to(visible[:, None], (1, 2, 6, 6)))
-    for head in range(2):
-        for token in range(6):
-            seen = np.flatnonzero(visible[0, token])
-            weights = reference.softmax(query[0, token, head] @ key[0, seen, head].T / 2.0)
-            np.testing.assert_allclose(probabilities[0, head, token, seen], weights, rtol=1e-5)
-            np.testing.assert_allclose(values[0, token, head], weights @ value[0, seen, head], rtol=1e-4, atol=1e-6)
-
-
 def test_dropout_acts_on_the_probabilities_but_not_on_those_returned():
     draw = np.random.default_rng(0)
     query, key, value = draw.normal(size=(3, 1, 6, 2, 4)).astype(np.float32)
@@ -202,25 +181,20 @@ def test_dropout_acts_on_the_probabilities_but_not_on_those_returned():
     assert np.abs(plain - dropped).max() > 0.1
 
 
-ENCODER_IMPLEMENTATIONS_T = 256
-CONFIG = dataclasses.replace(batches.ENCODER, max_positions=ENCODER_IMPLEMENTATIONS_T)
-INTERPRETED = {
-    "splash": functools.partial(kernels.attend_by_splash, interpret=True),
-    "cudnn": functools.partial(kernels.attend_by_cudnn, implementation="xla"),
-}
+CONFIG = dataclasses.replace(batches.ENCODER, max_positions=T)
 
 
 @pytest.fixture(autouse=True)
 def no_accelerator(monkeypatch):
     """Run the programs of the kernels without their hardware."""
-    for path, function in INTERPRETED.items():
+    for path, function in IMPLEMENTATIONS.items():
         monkeypatch.setattr(kernels, f"attend_by_{path}", function)
 
 
 @pytest.fixture(scope="module")
 def batch() -> dict[str, np.ndarray]:
     """A row of three examples and padding, and a row of padding only."""
-    columns = np.arange(ENCODER_IMPLEMENTATIONS_T)
+    columns = np.arange(T)
     starts, real_T = np.array([0, 90, 131]), columns < 250
     examples_T = np.where(real_T, np.searchsorted(starts, columns, side="right"), 0)
     positions_T = np.where(real_T, columns - starts[np.maximum(examples_T, 1) - 1], 0)
@@ -228,13 +202,13 @@ def batch() -> dict[str, np.ndarray]:
     return {
         "tokens_BT": np.stack(
             [
-                np.where(real_T, draw.integers(7, CONFIG.vocab_size, ENCODER_IMPLEMENTATIONS_T), 0),
-                np.zeros(ENCODER_IMPLEMENTATIONS_T, int),
+                np.where(real_T, draw.integers(7, CONFIG.vocab_size, T), 0),
+                np.zeros(T, int),
             ]
         ),
-        "segments_BT": np.zeros((2, ENCODER_IMPLEMENTATIONS_T), int),
-        "positions_BT": np.stack([positions_T, np.zeros(ENCODER_IMPLEMENTATIONS_T, int)]),
-        "examples_BT": np.stack([examples_T, np.zeros(ENCODER_IMPLEMENTATIONS_T, int)]),
+        "segments_BT": np.zeros((2, T), int),
+        "positions_BT": np.stack([positions_T, np.zeros(T, int)]),
+        "examples_BT": np.stack([examples_T, np.zeros(T, int)]),
         "summary_positions_BN": np.stack([starts, np.full(3, -1)]),
     }
 
@@ -258,7 +232,7 @@ def value_and_gradient(config: EncoderConfig, params: dict, batch: dict, read_BK
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reads, remat", [("all positions", "none"), ("few", "full")])
-@pytest.mark.parametrize("path", INTERPRETED)
+@pytest.mark.parametrize("path", IMPLEMENTATIONS)
 def test_hidden_states_and_gradients_are_those_of_the_plain_implementation(path, reads, remat, params, batch):
     read_BK = None if reads == "all positions" else np.array([[3, 95, 131, 249], [0, 1, 2, 3]])
     by_kernel = dataclasses.replace(CONFIG, execution=Execution(attention=path, remat=remat))

@@ -14,7 +14,7 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.pooling import last_columns
 from bertjax.models.presets import PRESETS
-from bertjax.models.relative import RelativeBias, relative_positions, relative_shift
+from bertjax.models.relative import RelativeBias, relative_positions
 from bertjax.models.streams import Streams
 from bertjax.models.visibility import LayerInputs, Visibility
 from bertjax.runtime.errors import UserError
@@ -52,27 +52,6 @@ def reached(of_states, config=CONFIG) -> np.ndarray:
 
     jacobian_QVD = jax.jit(jax.jacrev(of_words))(params["embeddings"]["word"])
     return np.abs(np.asarray(jacobian_QVD))[:, TOKENS_BT[0]].max(axis=-1) > 0
-
-
-def test_relative_shift_selects_the_distances_of_query_and_key():
-    """Row r of the distances is T - r, query minus key."""
-    draw = np.random.default_rng(0)
-    products = jnp.asarray(draw.normal(size=(2, 3, 5 + 2, 10)), jnp.float32)
-    columns_BQ = np.concatenate([np.tile(np.arange(5), (2, 1)), [[4, 0], [2, 2]]], axis=1)
-    both = np.asarray(relative_shift(products, columns_BQ, tokens=5))
-    for row, head, query, key in np.ndindex(both.shape):
-        distance = columns_BQ[row, query] - key
-        assert both[row, head, query, key] == products[row, head, query, 5 - distance]
-    np.testing.assert_array_equal(relative_shift(products[:, :, :5], None, tokens=5), both[:, :, :5])
-    np.testing.assert_array_equal(relative_shift(products[:, :, 5:], columns_BQ[:, 5:], tokens=0), both[:, :, 5:])
-
-
-def test_distances_are_sinusoids():
-    distances_RD = relative_positions(CONFIG, np.zeros((1, 3), int)).distances_RD
-    assert distances_RD.shape == (6, 16)
-    for row, distance in enumerate((3, 2, 1, 0, -1, -2)):
-        angles = distance / 10_000 ** (2 * np.arange(8) / 16)
-        np.testing.assert_allclose(distances_RD[row], [*np.sin(angles), *np.cos(angles)], rtol=1e-5, atol=1e-6)
 
 
 def test_logits_are_those_of_the_formula():
