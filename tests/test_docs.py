@@ -20,7 +20,7 @@ from bertjax.config import config_file
 from bertjax.config.config import from_dict, to_dict
 from bertjax.data import sources
 from bertjax.interop import huggingface
-from bertjax.objectives.distill.losses.layer_map import MappedLoss
+from bertjax.objectives.distill.losses.layers import MappedLoss
 from bertjax.objectives.distill.replacing import Replacing
 from bertjax.training.stages import warmup_steps
 from tests import labeled_files

@@ -80,5 +80,5 @@ def test_notes_and_cards(tmp_path):
     (folder / MODULES).write_text(json.dumps(modules))
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({f"pooling_mode_{_ATTACK}": True}))
-    printed = convert._text(convert.run(folder, tmp_path / "ours"))
+    printed = "\n".join(convert.run(folder, tmp_path / "ours"))
     assert _SHOWN in printed and not _OBEYED.search(printed)

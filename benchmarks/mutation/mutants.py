@@ -320,14 +320,14 @@ RELIABILITY = [
     ),
     Mutant("training/run/writer.py", "and not self._failed\n", "\n", _WRITER),
     Mutant(
-        "training/run/journal.py",
+        "training/run/writer.py",
         "self._waiting.extendleft(reversed(records))",
         "self._waiting.extendleft(records)",
         _JOURNAL,
     ),
-    Mutant("training/run/journal.py", "while self._waiting_bytes > _MOST_WAITING_BYTES:", "while False:", _JOURNAL),
-    Mutant("training/run/journal.py", "self._content += content", "self._content = content", _JOURNAL),
-    Mutant("training/run/journal.py", "os.ftruncate(file.fileno(), size)", "pass", _JOURNAL),
+    Mutant("training/run/writer.py", "while self._waiting_bytes > _MOST_WAITING_BYTES:", "while False:", _JOURNAL),
+    Mutant("training/run/writer.py", "self._content += content", "self._content = content", _JOURNAL),
+    Mutant("training/run/writer.py", "os.ftruncate(file.fileno(), size)", "pass", _JOURNAL),
     Mutant("training/run/watchdog.py", '"time": reported', '"time": time.time()', "training/run/test_watchdog.py"),
     # Folders of somebody else.
     Mutant("config/registry.py", "trust_code or kind in self.kinds)", "True)", _TRUST),

@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.analysis.encoded import Encoded
-from bertjax.analysis.material import Material
+from bertjax.analysis.material import Encoded, Material
 from bertjax.analysis.pruning import mask_without
 from bertjax.analysis.reduce import put
 from bertjax.analysis.subject import Subject

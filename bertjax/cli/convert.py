@@ -20,7 +20,6 @@ ForMultipleChoice with their labels. A tensor without a counterpart is an error;
 out.
 """
 
-import dataclasses
 import functools
 import os
 from pathlib import Path
@@ -35,32 +34,13 @@ from bertjax.runtime.errors import UserError, printable, say
 from bertjax.serving import description, evaluate, latency
 
 
-@dataclasses.dataclass(frozen=True)
-class Summary:
-    """The result of a conversion.
-
-    Attributes:
-      target: the folder or file written.
-      kind: `transformers`, `export` or `onnx`.
-      has_heads: whether the model can be evaluated. Without heads it can only be loaded and trained.
-      task: name of the fine-tuned head; empty if there is none.
-      notes: remarks on the model, one line each.
-    """
-
-    target: Path
-    kind: str
-    has_heads: bool
-    task: str
-    notes: tuple[str, ...]
-
-
 def run(
     source: str | os.PathLike,
     target: str | os.PathLike,
     encoder_only: bool = False,
     quantized: bool = False,
     score: str = "",
-) -> Summary:
+) -> list[str]:
     """Convert a model. The content of `source` and the suffix of `target` decide the direction.
 
     Args:
@@ -71,6 +51,9 @@ def run(
       quantized: whether to write ONNX in int8. If `target` is a folder, it becomes a transformers folder with the file
         in `onnx_int8.PLACE`.
       score: labeled file to score the files in float32 and in int8 on; none if empty.
+
+    Returns:
+      Lines to print: remarks on the model, the folder or file that is written, and what to do with it next.
 
     Raises:
       UserError: the source is not a model, bertjax does not convert its family, a tensor has no counterpart, it has
@@ -119,7 +102,8 @@ def run(
     kind = "onnx" if to_onnx else "export" if from_huggingface and not quantized else "transformers"
     has_heads = masked_lm(model) is not None if from_huggingface else bool(model.params.get("heads"))
     task = next((term for term in task_heads.TERMS if term in model.params.get("heads", {})), "")
-    return Summary(target, kind, has_heads, task, tuple(notes))
+    next_step = _next_step(target, kind, task, has_heads)
+    return [*map(printable, notes), f"{kind:<12}  {target}", f"{'next':<12}  {next_step}"]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -152,21 +136,18 @@ def main(argv: list[str] | None = None) -> int:
     )
     args = parser.parse_args(argv)
     platform.configure("cpu")  # JAX only reads checkpoints here
-    say(_text(run(args.source, args.target, args.encoder_only, bool(args.quantize), args.score)))
+    say("\n".join(run(args.source, args.target, args.encoder_only, bool(args.quantize), args.score)))
     return 0
 
 
-def _text(summary: Summary) -> str:
-    target = str(summary.target)
-    if summary.kind == "transformers":
-        next_step = f"{summary.target / card.FILE} has the code that loads it"
-    elif summary.kind == "onnx":
-        is_served = summary.task in description.TASKS
-        next_step = command("serve", target) if is_served else f"onnxruntime.InferenceSession({target!r})"
-    elif summary.task:
-        next_step = command("predict", target, "--file=RECORDS.jsonl")
-    elif summary.has_heads:
-        next_step = command("evaluate", target, "--corpus=embedded:en")
-    else:
-        next_step = f"module, params, tokenizer = bertjax.load({target!r})"
-    return "\n".join([*map(printable, summary.notes), f"{summary.kind:<12}  {target}", f"{'next':<12}  {next_step}"])
+def _next_step(target: Path, kind: str, task: str, has_heads: bool) -> str:
+    if kind == "transformers":
+        return f"{target / card.FILE} has the code that loads it"
+    if kind == "onnx":
+        is_served = task in description.TASKS
+        return command("serve", str(target)) if is_served else f"onnxruntime.InferenceSession({str(target)!r})"
+    if task:
+        return command("predict", str(target), "--file=RECORDS.jsonl")
+    if has_heads:
+        return command("evaluate", str(target), "--corpus=embedded:en")
+    return f"module, params, tokenizer = bertjax.load({str(target)!r})"

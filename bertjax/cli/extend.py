@@ -12,7 +12,6 @@ examples:
 
 import dataclasses
 import os
-from pathlib import Path
 
 from bertjax.config import export
 from bertjax.config.opening import SavedModel
@@ -34,23 +33,6 @@ PIECES = "new_pieces.txt"
 _NAMED = 8
 
 
-@dataclasses.dataclass(frozen=True)
-class Summary:
-    """The result of an extension.
-
-    Attributes:
-      target: the export folder written.
-      vocab_size: number of ids before and after.
-      max_positions: number of positions before and after.
-      notes: remarks on the new pieces, one line each.
-    """
-
-    target: Path
-    vocab_size: tuple[int, int]
-    max_positions: tuple[int, int]
-    notes: tuple[str, ...]
-
-
 def run(
     source: str | os.PathLike,
     target: str | os.PathLike,
@@ -62,7 +44,7 @@ def run(
     mix: str = "",
     share: float = SHARE,
     max_positions: int = 0,
-) -> Summary:
+) -> list[str]:
     """Write an export that continues `source` with a larger vocabulary or more positions.
 
     Old ids and rows do not change. A new piece starts with the mean row of the pieces that it replaces. New positions
@@ -78,6 +60,9 @@ def run(
       mix: instead of `pieces`, a student's tokenizer, as in `data.tokenizer.model`.
       share: probability that a word is split by the tokenizer `mix`.
       max_positions: maximum tokens per example; 0 keeps the present value.
+
+    Returns:
+      Lines to print: remarks on the new pieces, the sizes before and after, and what to do next.
 
     Raises:
       UserError: nothing to do, bad pieces or a bad corpus, or no more positions than before.
@@ -112,12 +97,12 @@ def run(
         export.write(draft, model)
         if given:
             (draft / PIECES).write_text("".join(f"{piece}\n" for piece in extended.pieces), encoding="utf-8")
-    return Summary(
-        target,
-        (before.vocab_size, model.encoder.vocab_size),
-        (before.max_positions, model.encoder.max_positions),
-        tuple(notes),
-    )
+    lines = list(map(printable, notes))
+    for name, field in (("ids", "vocab_size"), ("positions", "max_positions")):
+        old, new = getattr(before, field), getattr(model.encoder, field)
+        lines.append(f"{name:<12}  {old:,} -> {new:,}" if new != old else f"{name:<12}  {old:,}, as before")
+    next_step = command("train", f"--config=configs/adapt.py:{target}", "--config.data.corpus=CORPUS")
+    return [*lines, f"{'export':<12}  {target}", f"{'next':<12}  {next_step}"]
 
 
 def _extension(
@@ -179,7 +164,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.share is not None and not args.mix:
         raise UserError(f"--share={args.share} is that of a second vocabulary; name its tokenizer with --mix")
     platform.configure("cpu")  # JAX only reads checkpoints here
-    summary = run(
+    lines = run(
         args.model,
         args.target,
         pieces=args.pieces,
@@ -190,13 +175,5 @@ def main(argv: list[str] | None = None) -> int:
         share=SHARE if args.share is None else args.share,
         max_positions=args.max_positions,
     )
-    say(_text(summary))
+    say("\n".join(lines))
     return 0
-
-
-def _text(summary: Summary) -> str:
-    lines = list(map(printable, summary.notes))
-    for name, (before, now) in (("ids", summary.vocab_size), ("positions", summary.max_positions)):
-        lines.append(f"{name:<12}  {before:,} -> {now:,}" if now != before else f"{name:<12}  {before:,}, as before")
-    flags = (f"--config=configs/adapt.py:{summary.target}", "--config.data.corpus=CORPUS")
-    return "\n".join([*lines, f"{'export':<12}  {summary.target}", f"{'next':<12}  {command('train', *flags)}"])

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.models import stack, taps
-from bertjax.models.compensation import CompensatedStreams
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL, ranks_of
 from bertjax.models.dropout import split
@@ -19,7 +18,7 @@ from bertjax.models.embeddings import check_ids
 from bertjax.models.execution import POLICIES, save_all_but_gathered
 from bertjax.models.kernels import PLAIN, implementation_at
 from bertjax.models.layers import Dense, normalization, pooler_activation
-from bertjax.models.streams import Streams
+from bertjax.models.streams import CompensatedStreams, Streams
 from bertjax.models.visibility import LayerInputs, Queries, Visibility, at_columns
 
 

@@ -13,7 +13,7 @@ KINDS = {
     "masked_next_token": "bertjax.objectives.pretraining.causal:MaskedNextToken",
     "electra": "bertjax.objectives.pretraining.electra:Electra",
     "permutation": "bertjax.objectives.pretraining.permutation:PermutationLM",
-    "permuted_mlm": "bertjax.objectives.pretraining.permuted_mlm:PermutedMaskedLM",
+    "permuted_mlm": "bertjax.objectives.pretraining.permutation:PermutedMaskedLM",
     "sentence_order": "bertjax.objectives.pretraining.sentence_pairs:SentenceOrderPrediction",
     "sentence_structure": "bertjax.objectives.pretraining.sentence_pairs:SentenceStructurePrediction",
     "span_boundary": "bertjax.objectives.pretraining.span_boundary:SpanBoundary",

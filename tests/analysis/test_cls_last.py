@@ -15,7 +15,7 @@ import pytest
 
 from bertjax.analysis import run
 from bertjax.analysis.attention_targets import TARGETS
-from bertjax.analysis.encoded import Encoded
+from bertjax.analysis.material import Encoded
 from bertjax.analysis.probing import findings, senses, tasks
 from bertjax.analysis.subject import Subject
 from bertjax.data.tokenizer import tokenizer_json

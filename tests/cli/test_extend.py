@@ -128,12 +128,11 @@ def test_from_hugging_face_through_new_words_and_training_and_back(source, tmp_p
 
 def test_remarks_on_words_of_a_corpus(source, tmp_path):
     text = corpus(tmp_path / "papers.txt")
-    summary = extend.run(source, tmp_path / "mined", corpus=str(text), count=20)
-    [counted] = summary.notes
+    counted, *_ = extend.run(source, tmp_path / "mined", corpus=str(text), count=20)
     _, words, before, now = (int(n) for n in ["0", *(w.replace(",", "") for w in counted.split() if w[0].isdigit())])
     assert words < now < before and len((tmp_path / "mined" / "new_pieces.txt").read_text().split()) == 20
     pieces = str(write(tmp_path / "words.txt", "fedcab", "a", "fedcab", "zz"))
-    notes = extend.run(source, tmp_path / "listed", pieces=pieces).notes
+    notes = extend.run(source, tmp_path / "listed", pieces=pieces)
     assert notes[0] == "skipped, in the vocabulary already or listed twice: 2"
     assert notes[1] == "new pieces that were [UNK] before and start with its row: 1"
 

@@ -21,7 +21,7 @@ from bertjax.models.fixed import FIXED_PATTERNS
 from bertjax.models.flops import Counts, encoder_products
 from bertjax.objectives import KINDS, OBJECTIVES
 from bertjax.objectives.distill.distilled import Distilled
-from bertjax.objectives.distill.losses.hidden import OutputCosine
+from bertjax.objectives.distill.losses.layers import OutputCosine
 from bertjax.objectives.distill.losses.logits import SoftLogits, TokenLogits
 from bertjax.objectives.distill.replacing import Replacing
 from bertjax.objectives.distill.teacher import Teacher
@@ -29,8 +29,7 @@ from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.setfit import SetFit
 from bertjax.objectives.pretraining.causal import CausalLM
 from bertjax.objectives.pretraining.mlm import MaskedLM
-from bertjax.objectives.pretraining.permutation import PermutationLM
-from bertjax.objectives.pretraining.permuted_mlm import PermutedMaskedLM
+from bertjax.objectives.pretraining.permutation import PermutationLM, PermutedMaskedLM
 from bertjax.objectives.wrapper import Taught
 from bertjax.training.config import Stage
 from bertjax.training.loss import normalized, total_loss

@@ -18,8 +18,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from bertjax.analysis import drawing
 from bertjax.analysis.ablation import packed_rows, tokens_in
-from bertjax.analysis.encoded import Encoded
-from bertjax.analysis.material import SEED, Material
+from bertjax.analysis.material import SEED, Encoded, Material
 from bertjax.analysis.part import Case, Figure, Part
 from bertjax.analysis.reduce import Progress, put
 from bertjax.analysis.subject import Subject

@@ -10,8 +10,7 @@ import numpy as np
 
 from bertjax.analysis import drawing, effective_attention
 from bertjax.analysis.attention_targets import kinds_of
-from bertjax.analysis.encoded import Encoded
-from bertjax.analysis.material import LENGTH, Corpus, Material
+from bertjax.analysis.material import LENGTH, Corpus, Encoded, Material
 from bertjax.analysis.part import Case, Figure, Part, Result
 from bertjax.analysis.reduce import Progress, hide, reduce
 from bertjax.analysis.subject import Subject, captured

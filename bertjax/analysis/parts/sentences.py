@@ -12,8 +12,7 @@ from scipy.special import log_softmax
 
 from bertjax.analysis import attribution, drawing
 from bertjax.analysis.attribution import Attribution
-from bertjax.analysis.encoded import Encoded
-from bertjax.analysis.material import Material, Texts
+from bertjax.analysis.material import Encoded, Material, Texts
 from bertjax.analysis.page import Maps, Table
 from bertjax.analysis.part import Figure, Part, Result
 from bertjax.analysis.reduce import Progress, hide

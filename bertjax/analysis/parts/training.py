@@ -1,25 +1,161 @@
-"""Part `training`: loss and all other parts' numbers over the checkpoints of a run."""
+"""Part `training`: loss and all other parts' numbers over the checkpoints of a run.
 
+Results of several checkpoints are series over training steps, grouped by configuration and seed.
+"""
+
+import dataclasses
 import functools
 import itertools
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from bertjax.analysis import drawing, running, series
+from bertjax.analysis import drawing, running
 from bertjax.analysis.ablation import row_sums
 from bertjax.analysis.material import Material
 from bertjax.analysis.part import Figure, Part, Result, slug_of
 from bertjax.analysis.parts import parts_of
 from bertjax.analysis.reduce import Progress, hide, put
-from bertjax.analysis.series import Curve, Name, Seeds
 from bertjax.analysis.subject import Subject
 from bertjax.comparison import resampling
 from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.losses import Sums
+from bertjax.training.results.seeds import interval_of_mean
+
+# Path of a number within the results of a part, such as ("corpus", "shares", "vertical").
+Name = tuple[str, ...]
+
+# Numbers that are positions or bounds: their mean over seeds is meaningless.
+_NOT_MEASURED = {"layer", "head", "interval"}
+
+# Settings that may differ between seeds of one configuration.
+_OF_A_RUN = ("seed", "data", "eval", "runtime")
+
+
+@dataclasses.dataclass(frozen=True)
+class Seeds:
+    """Runs of one configuration that differ only in the seed; often a single run.
+
+    Attributes:
+      name: name on the page.
+      steps: steps at which all runs have a checkpoint, ascending.
+      subjects: [seed][step].
+    """
+
+    name: str
+    steps: tuple[int, ...]
+    subjects: tuple[tuple[Subject, ...], ...]
+
+
+class Curve(NamedTuple):
+    """Mean over seeds at each step with its 95% interval; with one seed, the interval is the mean."""
+
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def seeds_of(subjects: Sequence[Subject]) -> list[Seeds]:
+    """Group checkpoints by configuration. Seeds without a common step form groups of their own."""
+    runs: dict[Path, dict[int, Subject]] = {}
+    for subject in subjects:
+        runs.setdefault(subject.saved.folder, {})[subject.step] = subject
+    alike: dict[str, list[Path]] = {}
+    for folder, checkpoints in runs.items():
+        export = next(iter(checkpoints.values())).export
+        identity = {key: value for key, value in export.settings.items() if key not in _OF_A_RUN}
+        # Paths of data differ between machines; the tokenizer's content does not.
+        identity["tokenizer"] = export.tokenizer.fingerprint  # in place of the paths of the data
+        alike.setdefault(json.dumps(identity, sort_keys=True), []).append(folder)
+    groups = []
+    for folders in alike.values():
+        common = set.intersection(*(set(runs[folder]) for folder in folders))
+        for members in [folders] if common else [[folder] for folder in folders]:
+            steps = tuple(sorted(common or runs[members[0]]))
+            checkpoints = tuple(tuple(runs[folder][step] for step in steps) for folder in members)
+            groups.append(Seeds(_name(members), steps, checkpoints))
+    return groups
+
+
+def _name(folders: Sequence[Path]) -> str:
+    names = [folder.absolute().name for folder in folders]
+    if len(names) > 1 and all(name.startswith("seed=") for name in names):
+        return f"{folders[0].absolute().parent.name} ({len(names)} seeds)"
+    return ", ".join(names)
+
+
+def values_of(result: Result, subject: Subject) -> dict[Name, np.ndarray]:
+    """Return a model's numbers that are scalars or have the axes [L] or [L, H]; float64.
+
+    [L + 1] are layers, embeddings included. If a number and an array have the same name, the number is used. Scalars
+    below a name of `Result.other_axes` are numbers too.
+    """
+    layers, heads = subject.encoder.layers, subject.encoder.heads
+    shapes = ((), (layers,), (layers + 1,), (layers, heads))
+    found = dict(_leaves(result.numbers.get(subject.label)))
+    for key, array in result.arrays.items():
+        # Array names have the model's label at some level; the rest of the path names the number.
+        before, own, after = f"/{key}".partition(f"/{subject.label}/")
+        if own:
+            found.setdefault(tuple(part for part in f"{before}/{after}".split("/") if part), array)
+    return {
+        name: np.asarray(array, np.float64)
+        for name, array in found.items()
+        if not _NOT_MEASURED.intersection(name[-1:])
+        and np.shape(array) in (((),) if any(key.startswith(result.other_axes) for key in name[1:]) else shapes)
+        and np.asarray(array).dtype.kind in "iuf"
+    }
+
+
+def _leaves(numbers: Any, name: Name = ()) -> Iterator[tuple[Name, np.ndarray]]:
+    if isinstance(numbers, Mapping):
+        for key, value in numbers.items():
+            yield from _leaves(value, (*name, str(key)))
+    elif isinstance(numbers, (int, float, np.number, np.ndarray)) and not isinstance(numbers, bool):
+        yield name, np.asarray(numbers)
+    elif isinstance(numbers, (list, tuple)):
+        array = np.array(numbers, dtype=object)  # ragged lists stay Python objects
+        if array.ndim <= 2 and all(isinstance(value, (int, float, np.number, type(None))) for value in array.flat):
+            yield name, array.astype(np.float64)  # None is NaN
+
+
+def series_of(result: Result, groups: Sequence[Seeds]) -> dict[Name, dict[str, np.ndarray]]:
+    """Return {name: {name of the seeds: values [seeds, steps, ...]}} for all numbers that change."""
+    series: dict[Name, dict[str, np.ndarray]] = {}
+    for group in groups:
+        by_seed = [[values_of(result, subject) for subject in checkpoints] for checkpoints in group.subjects]
+        for name in by_seed[0][0] if by_seed[0] else ():
+            everywhere = [[values.get(name) for values in row] for row in by_seed]
+            # A number must exist, with one shape, in every checkpoint of a group.
+            shapes = {None if value is None else value.shape for row in everywhere for value in row}
+            if len(shapes) == 1 and None not in shapes:
+                series.setdefault(name, {})[group.name] = np.array(everywhere)
+    return {name: of_groups for name, of_groups in series.items() if _varies(of_groups)}
+
+
+def _varies(of_groups: Mapping[str, np.ndarray]) -> bool:
+    # Constants, such as the number of examples, make no curve.
+    finite = [values[np.isfinite(values)] for values in of_groups.values()]
+    distinct = [np.unique(values.reshape(*values.shape[:2], -1), axis=1).shape[1] for values in of_groups.values()]
+    return any(count > 1 for count in distinct) and all(len(values) for values in finite)
+
+
+def curve_of(values: np.ndarray) -> Curve:
+    """Return the mean over seeds with its Student t interval.
+
+    Args:
+      values: [seeds, steps, ...]; NaN at steps where a seed has no number.
+    """
+    values = np.asarray(values, np.float64)
+    # A mean over a varying number of seeds would jump, so a step needs all of them.
+    values = np.where(np.isfinite(values).all(axis=0), values, np.nan)
+    return Curve(values.mean(axis=0), *interval_of_mean(values))
+
 
 # Maximum number of figures per part and of curves per figure. `analysis.json` has all numbers.
 MOST_FIGURES, MOST_CURVES = 8, 8
@@ -41,7 +177,7 @@ class Training(Part):
 
     def run(self, subjects: Sequence[Subject], materials: Sequence[Material], progress: Progress = hide) -> Result:
         """Return the loss and the other parts' numbers at each step; the guide describes the arrays."""
-        groups = series.seeds_of(subjects)
+        groups = seeds_of(subjects)
         # Called by name or from Python, there are no earlier parts: run all of them here.
         results = self.results
         if not results:
@@ -50,14 +186,14 @@ class Training(Part):
             results = {outcome.part.name: outcome.result for outcome in outcomes if outcome.result}
         losses = {material.name: _losses(groups, material, progress) for material in materials}
         losses = {material: curves for material, curves in losses.items() if curves}
-        found = {part: series.series_of(result, groups) for part, result in results.items()}
+        found = {part: series_of(result, groups) for part, result in results.items()}
         by_part: dict[str, dict[str, Any]] = {part: {} for part in found}
         arrays = {}
         for part, names in found.items():
             for name, of_groups in names.items():
                 arrays |= {"/".join((part, *name, group)): values for group, values in of_groups.items()}
                 if next(iter(of_groups.values())).ndim == 2:
-                    curves = {group: series.curve_of(values) for group, values in of_groups.items()}
+                    curves = {group: curve_of(values) for group, values in of_groups.items()}
                     by_part[part]["/".join(name)] = _as_dicts(curves)
         numbers = {
             "runs": {group.name: {"seeds": len(group.subjects), "steps": list(group.steps)} for group in groups},
@@ -89,7 +225,7 @@ def _losses(groups: Sequence[Seeds], material: Material, progress: Progress) -> 
         # Several seeds, which may have held-out texts of their own, give an interval over seeds. One run has only the
         # interval over its examples.
         if len(group.subjects) > 1:
-            curves[group.name] = series.curve_of(resampling.ratio(totals_STC))
+            curves[group.name] = curve_of(resampling.ratio(totals_STC))
         else:
             sums_TMC = np.array(sums[0])  # the same examples with the same masks for every checkpoint
             sums_TMC = sums_TMC[:, sums_TMC[..., 1].all(axis=0)]  # drop rows without predictions
@@ -173,7 +309,7 @@ def _figure(
 ) -> Figure:
     several = len({group for _, group in members}) > 1
     titles = {key: ", ".join(filter(None, key)) if several else key[0] or key[1] for key in members}
-    curves = {titles[key]: series.curve_of(values) for key, values in members.items()}
+    curves = {titles[key]: curve_of(values) for key, values in members.items()}
     steps = {titles[key]: steps_of[key[1]] for key in members}
     what = f"{part}: {', '.join(place)}" if place else part
     ends_of = {name: curve.mean[np.isfinite(curve.mean)][[0, -1]] for name, curve in curves.items()}

@@ -40,9 +40,7 @@ def report(store: TokenStore) -> str:
             lines += [_line(f"  {source}", counts) for source, counts in manifest["counts"][name].items()]
     if share := manifest["spec"].get("share"):
         lines.append(f"share: {share:.3%} of the training documents (data.share)")
-    for what, by_source in (("duplicates dropped", manifest["duplicates"]), ("skipped", manifest["skipped"])):
-        details = ", ".join(f"{source} {number:,}" for source, number in by_source.items())
-        lines.append(f"{what}: {sum(by_source.values()):,} documents" + (f" ({details})" if len(by_source) > 1 else ""))
+    lines += [f"duplicates dropped: {_counts(manifest['duplicates'])}", f"skipped: {_counts(manifest['skipped'])}"]
     lines += ledger.lines(manifest["ledger"])
     lines += cleaning_lines(manifest.get("cleaning", {}))
     longest = (f"{name_of(source, name, manifest)} {tokens:,}" for tokens, source, name in manifest["longest"])

@@ -62,7 +62,7 @@ class Block(Kind, abc.ABC):
       masked_lm_head: class of the head that predicts tokens, see `bertjax.models.heads`; None for BERT's.
       has_query_stream: whether layers compute a second state per predicted token, see `bertjax.models.streams`.
       has_compensation: whether attention can read predicted tokens beside the symbols in their place, see
-        `bertjax.models.compensation`.
+        `bertjax.models.streams`.
       has_shared_heads: whether heads have parameters that all layers share, so that each layer has the same heads.
     """
 

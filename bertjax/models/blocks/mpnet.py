@@ -68,7 +68,7 @@ class DistanceBias(NamedTuple):
 
     Attributes:
       bias_HTT: float32, for each head, query and key.
-      further_BK: int, columns of keys after the row's, see `bertjax.models.compensation`; None if there are none.
+      further_BK: int, columns of keys after the row's, see `bertjax.models.streams`; None if there are none.
     """
 
     bias_HTT: jax.Array

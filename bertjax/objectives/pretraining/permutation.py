@@ -1,4 +1,6 @@
-"""XLNet: permutation language modeling (Yang et al., 2019, arXiv 1906.08237).
+"""Prediction of tokens in a random order: XLNet's permutation language modeling, and MPNet's permuted masked one.
+
+XLNet (Yang et al., 2019, arXiv 1906.08237):
 
 The tokens of an example get a random prediction order. The last ones in it are predicted, each from the tokens before
 it in the order, wherever they are in the text (section 2.2, equation 3). No mask symbol hides a token. Instead, a
@@ -15,6 +17,16 @@ the effect of reversing half of each batch (section 3.1; `bi_data` in that code)
 (data_utils.py) and negates the distances in these rows (`relative_positional_encoding` in modeling.py), so a reversed
 row has the same states as the original one, and only the side of the memory changes. Here the tokens keep their order,
 and the memory changes sides.
+
+MPNet (Song et al., 2020, arXiv 2004.09297, section 2):
+The predicted tokens of an example get a random order. Each is predicted from the tokens that are not predicted, the
+predicted ones before it in the order, and the symbols (mostly [MASK]) and positions of itself and those after it. So a
+prediction depends on the predictions before it, which masked language modeling neglects, and it sees the position of
+every token of the text, which XLNet's do not (section 2.3, "position compensation"). `bertjax.models.streams` has the
+attention of both.
+
+The head and the encoder's reading of a masked text are those of masked language modeling. So the model predicts, and
+converts to `MPNetForMaskedLM`, as one that is trained with `objective.kind=mlm`.
 """
 
 import dataclasses
@@ -179,3 +191,45 @@ def _last(batch: Arrays) -> jax.Array:
     rows_B1 = jnp.arange(len(read_BK))[:, None]
     # Unused places point to column 0, which is text if [CLS] comes last. `max` keeps it visible.
     return jnp.zeros(batch["tokens_BT"].shape, jnp.int32).at[rows_B1, read_BK].max(is_used_BK.astype(jnp.int32))
+
+
+@dataclasses.dataclass(frozen=True)
+class PermutedMaskedLM(MaskedLM):
+    """Predict masked tokens one after the other, in a random order. Terms: `mlm`.
+
+    `mlm_loss` is lower than that of `objective.kind=mlm` with the same weights, since predictions see earlier ones.
+
+    Attributes:
+      masking: selects the tokens to predict, and the symbols in their place.
+    """
+
+    def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
+        """Return the head of masked language modeling.
+
+        Raises:
+          UserError: the encoder's attention cannot read predicted tokens beside the row, or it reads in one direction.
+        """
+        check_encoder(config, "permuted_mlm", "mpnet", config.block.has_compensation)
+        return super().heads(config)
+
+    def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
+        """Return {`mlm`: logits_BKV of the query stream}."""
+        answers_BK = jnp.where(batch["mlm_weights_BK"] > 0, batch["mlm_labels_BK"], -1)
+        return {"mlm": self.mlm_logits(model, batch, key, rank_BT=batch["rank_BT"], answers_BK=answers_BK)}
+
+    def flops_parts(self, config: EncoderConfig):
+        return tuple(part._replace(queries=True, answers=True) for part in super().flops_parts(config))
+
+    def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
+        """Return what masked language modeling has, and `rank_BT`, int32: 0, or the place of a predicted token.
+
+        Chosen tokens beyond the capacity K have 0 too: their symbols stay in the row. Places may so have gaps.
+        """
+        masked = mask(examples, draw, self.masking)
+        features = self.masked_features(examples, masked.tokens, masked.chosen)
+        places_BT = examples.tokens_to_rows(order(examples.ragged, draw, masked.chosen))
+        # With a place, a symbol is hidden from later predictions, which then must see the token as one of the K.
+        rank_BT, (rows, used) = np.zeros_like(places_BT), np.nonzero(features["mlm_weights_BK"])
+        columns = features["mlm_positions_BK"][rows, used]
+        rank_BT[rows, columns] = places_BT[rows, columns]
+        return features | {"rank_BT": rank_BT}

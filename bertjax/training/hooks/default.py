@@ -6,8 +6,7 @@ from bertjax.config.registry import Union
 from bertjax.runtime.errors import UserError, reason
 from bertjax.training.hooks.base import Hook
 from bertjax.training.hooks.evaluate import Evaluate
-from bertjax.training.hooks.log import Finite, Log, ProgressBar
-from bertjax.training.hooks.profiling import Trace
+from bertjax.training.hooks.log import Finite, Log, ProgressBar, Trace
 from bertjax.training.hooks.save import NewestResults, Save
 from bertjax.training.hooks.spikes import Spikes
 from bertjax.training.restore import Restored

@@ -18,10 +18,9 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.record_writer import masked_crc32c
 
-from bertjax.training.run.journal import GrowingFile, Journal
 from bertjax.training.run.tracking import Tracking
 from bertjax.training.run.workdir import Workdir, read_jsonl
-from bertjax.training.run.writer import LogWriter
+from bertjax.training.run.writer import GrowingFile, Journal, LogWriter
 
 # Limit on spikes.jsonl: each spike lists its batch rows, so a loss that jumps at every step could fill a disk.
 _MOST_BYTES_OF_SPIKES = 64 << 20

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from scipy import linalg
 
-from bertjax.analysis import drawing, series
+from bertjax.analysis import drawing
 from bertjax.analysis.attention_targets import kinds_of
 from bertjax.analysis.material import texts_material
+from bertjax.analysis.parts import training
 from bertjax.analysis.parts.identifiability import EDGES, KINDS, Identifiability, Statistics, is_period_or_comma
 from bertjax.analysis.reduce import reduce
 from bertjax.analysis.subject import Subject, captured
@@ -121,7 +122,7 @@ def test_short_sentences_have_no_attention_without_an_effect(pretrained):
     assert "effective attention is raw attention" in result.text
     assert np.isnan(result.arrays["small, 3 layers/texts/attention"]).all()
     of_lengths = SimpleNamespace(label=subject.label, encoder=SimpleNamespace(layers=len(EDGES), heads=4))
-    assert all(array.ndim == 0 for array in series.values_of(result, of_lengths).values()), "lengths are not layers"
+    assert all(array.ndim == 0 for array in training.values_of(result, of_lengths).values()), "lengths are not layers"
     assert not result.figures, "a curve at 1"
 
 

@@ -10,10 +10,9 @@ import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.flatten_util import ravel_pytree
 
-from bertjax.analysis import series
 from bertjax.analysis.ablation import ablation_of
 from bertjax.analysis.material import Labeled, texts_material
-from bertjax.analysis.parts import parts_of
+from bertjax.analysis.parts import parts_of, training
 from bertjax.analysis.parts.curvature import Curvature, bits_of, is_kernel_of_layers, subsets
 from bertjax.analysis.parts.disabling import Disabling
 from bertjax.analysis.parts.importance import ImportanceOfParts
@@ -196,7 +195,7 @@ def test_the_more_sensitive_half_has_more_bits(result_of_curvature):
     flags = f"--config.quantization.layer_bits={numbers['layer_bits']}".replace(" ", "")
     assert flags in result_of_curvature.text and numbers["examples"] <= 40
     of_parts = SimpleNamespace(label="small", encoder=SimpleNamespace(layers=2, heads=values_LS.shape[1]))
-    assert ("toy", "eigenvalues") not in series.values_of(result_of_curvature, of_parts), (
+    assert ("toy", "eigenvalues") not in training.values_of(result_of_curvature, of_parts), (
         "parts of the data are not heads"
     )
     [figure] = result_of_curvature.figures

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.analysis import series
 from bertjax.analysis.attention_targets import KINDS, TARGETS, divergence_sums, gradient_sums, kinds_of, target_sums
+from bertjax.analysis.parts import training
 from bertjax.analysis.parts.targets import Targets
 from bertjax.analysis.reduce import reduce
 from bertjax.analysis.subject import captured
@@ -151,7 +151,7 @@ def test_the_part_has_gradients_where_there_is_a_loss(subjects, labeled):
     pretrained, finetuned = (result.numbers[subject.label]["toy"] for subject in subjects)
     assert "gradient_by_layer" in finetuned and "gradient_by_layer" not in pretrained
     assert result.arrays["3 layers, finetuned/toy/target"].shape == (7, 3, 4)
-    assert series.values_of(result, subjects[0])["toy", "groups"].ndim == 0
+    assert training.values_of(result, subjects[0])["toy", "groups"].ndim == 0
     assert [figure.name for figure in result.figures] == [
         *("targets-1", "entropy-1", "heads-1", "targets-2", "entropy-2", "heads-2", "gradient-2")
     ]

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from bertjax.analysis.probing.contextuality import word_starts
-from bertjax.analysis.probing.findings import computed, hidden
-from bertjax.analysis.probing.lens import lens
+from bertjax.analysis.probing.findings import computed, hidden, lens
 from bertjax.analysis.probing.similarity import WORDS, cka, grams_of
 from tests.analysis.conftest import packed_rows
 

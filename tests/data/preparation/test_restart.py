@@ -185,7 +185,7 @@ def test_what_was_done_before_a_bad_document_is_kept_if_it_is_skipped(
         prepare(config)
     made = prepare(skip)
     printed = capsys.readouterr()
-    assert resumed in printed.err and f"skipped: {skipped} documents" in printed.out
+    assert resumed in printed.err and f"skipped: {skipped} document{'s' * (skipped > 1)}\n" in printed.out
     assert made.manifest["skipped"] == {"corpus": skipped} and not list((tmp_path / "stores").glob("*.partial"))
     assert content(made.path) == content(prepare(dataclasses.replace(skip, store=config.store + "2")).path)
 

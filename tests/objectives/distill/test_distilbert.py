@@ -15,7 +15,7 @@ from bertjax.config.export import Export
 from bertjax.config.task import Task
 from bertjax.objectives.distill.distilled import Distilled
 from bertjax.objectives.distill.losses import Values
-from bertjax.objectives.distill.losses.hidden import OutputCosine
+from bertjax.objectives.distill.losses.layers import OutputCosine
 from bertjax.objectives.distill.losses.logits import SoftLogits, TokenLogits
 from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.finetuning.classification import Classification

@@ -12,9 +12,7 @@ import pytest
 from bertjax.models.blocks.mpnet import MPNetBlock
 from bertjax.objectives.distill.distilled import Distilled
 from bertjax.objectives.distill.losses import Values
-from bertjax.objectives.distill.losses.attention import AttentionMaps, Relations
-from bertjax.objectives.distill.losses.hidden import HiddenStates
-from bertjax.objectives.distill.losses.layer_map import mapped
+from bertjax.objectives.distill.losses.layers import AttentionMaps, HiddenStates, Relations, mapped
 from bertjax.objectives.distill.losses.logits import SoftLogits
 from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.finetuning.classification import Classification

@@ -9,7 +9,7 @@ import pytest
 
 from bertjax.models.blocks.modern import ModernBlock
 from bertjax.objectives.distill.distilled import Distilled
-from bertjax.objectives.distill.losses.hidden import HiddenStates, OutputCosine
+from bertjax.objectives.distill.losses.layers import HiddenStates, OutputCosine
 from bertjax.objectives.distill.losses.logits import TokenLogits
 from bertjax.objectives.distill.replacing import RATE, SEED, Replacing
 from bertjax.objectives.distill.teacher import Teacher

@@ -12,11 +12,10 @@ from bertjax.data.masking import TokenMasking
 from bertjax.models.bert import BertBlock, BertEmbeddings
 from bertjax.models.blocks.mpnet import MPNetBlock
 from bertjax.models.blocks.xlnet import XLNetEmbeddings
-from bertjax.models.compensation import CompensatedStreams
 from bertjax.models.presets import PRESETS
+from bertjax.models.streams import CompensatedStreams
 from bertjax.objectives.pretraining.mlm import MaskedLM
-from bertjax.objectives.pretraining.permutation import PermutationLM, ranks
-from bertjax.objectives.pretraining.permuted_mlm import PermutedMaskedLM
+from bertjax.objectives.pretraining.permutation import PermutationLM, PermutedMaskedLM, ranks
 from bertjax.runtime.errors import UserError
 from tests import batches, ragged
 

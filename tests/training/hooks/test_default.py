@@ -13,7 +13,7 @@ from etils import epath
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.storage import StorageError
 from bertjax.training.hooks import save
-from bertjax.training.hooks.profiling import Trace, parse_steps
+from bertjax.training.hooks.log import Trace, parse_steps
 from bertjax.training.hooks.save import NewestResults
 from bertjax.training.hooks.spikes import SpikeDetector
 from bertjax.training.run.workdir import Workdir

@@ -12,10 +12,10 @@ from tensorboardX.record_writer import masked_crc32c
 
 from bertjax.runtime import storage
 from bertjax.runtime.storage import StorageError
-from bertjax.training.run import journal, metrics
-from bertjax.training.run.journal import Journal
+from bertjax.training.run import metrics, writer
 from bertjax.training.run.metrics import Events
 from bertjax.training.run.workdir import parts_of, read_jsonl
+from bertjax.training.run.writer import Journal
 from tests.data.test_remote import Bucket
 
 
@@ -60,7 +60,7 @@ def test_lines_wait_while_the_disk_is_full_and_none_is_lost_or_torn(path, monkey
     lines = Journal(path)
     lines.append({"step": 1})
     lines.write(everything=False)
-    monkeypatch.setattr(journal, "open", lambda *a, **k: FullDisk(open(*a, **k), room=5), raising=False)
+    monkeypatch.setattr(writer, "open", lambda *a, **k: FullDisk(open(*a, **k), room=5), raising=False)
     for step in (2, 3):
         lines.append({"step": step})
         with pytest.raises(StorageError, match="No space left"):
@@ -74,7 +74,7 @@ def test_lines_wait_while_the_disk_is_full_and_none_is_lost_or_torn(path, monkey
 
 def test_lines_that_wait_are_bounded(path, monkeypatch, caplog):
     """Also if lines are added while a write fails: the oldest are lost, with one warning."""
-    monkeypatch.setattr(journal, "_MOST_WAITING_BYTES", 3 * len('{"step": 1}\n'))
+    monkeypatch.setattr(writer, "_MOST_WAITING_BYTES", 3 * len('{"step": 1}\n'))
     lines, step = Journal(path), itertools.count(1)
 
     def fail(*_, **__):
@@ -84,7 +84,7 @@ def test_lines_that_wait_are_bounded(path, monkeypatch, caplog):
 
     for _ in range(3):
         lines.append({"step": next(step)})
-    monkeypatch.setattr(journal, "open", fail, raising=False)
+    monkeypatch.setattr(writer, "open", fail, raising=False)
     for _ in range(2):
         with pytest.raises(StorageError):
             lines.write(everything=False)
@@ -98,7 +98,7 @@ def test_lines_that_wait_are_bounded(path, monkeypatch, caplog):
 def test_an_object_store_gets_segments_that_readers_join(bucket, monkeypatch):
     written, write = [], storage.write_bytes
     monkeypatch.setattr(storage, "write_bytes", lambda *args: (written.append(len(args[1])), write(*args)))
-    monkeypatch.setattr(journal, "_SEGMENT_BYTES", 100)
+    monkeypatch.setattr(writer, "_SEGMENT_BYTES", 100)
     path = bucket / "metrics.jsonl"
     lines = Journal(path)
     for step in range(1, 101):
@@ -149,7 +149,7 @@ def test_events_continue_in_new_files_which_drop_nothing(where, tmp_path, bucket
 
 def test_events_that_cannot_be_written_wait(tmp_path, monkeypatch, caplog):
     log = Events(epath.Path(tmp_path), restored_step=0)
-    monkeypatch.setattr(journal, "open", lambda *a, **k: FullDisk(open(*a, **k), room=5), raising=False)
+    monkeypatch.setattr(writer, "open", lambda *a, **k: FullDisk(open(*a, **k), room=5), raising=False)
     for step in range(1, 10):
         log.add(step, {"train/loss": 5.0})
         with pytest.raises(StorageError):
@@ -162,4 +162,4 @@ def test_events_that_cannot_be_written_wait(tmp_path, monkeypatch, caplog):
 
 
 def test_an_upload_is_small_however_long_a_run_is():
-    assert journal._SEGMENT_BYTES <= 1 << 20 and metrics._FILE_BYTES <= 4 << 20
+    assert writer._SEGMENT_BYTES <= 1 << 20 and metrics._FILE_BYTES <= 4 << 20

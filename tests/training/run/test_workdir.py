@@ -11,7 +11,6 @@ from bertjax.runtime.errors import Busy, UserError
 from bertjax.training import start
 from bertjax.training.run import lease as leases
 from bertjax.training.run import workdir as workdirs
-from bertjax.training.run.journal import Journal
 from bertjax.training.run.metrics import Events
 from bertjax.training.run.workdir import (
     Workdir,
@@ -22,6 +21,7 @@ from bertjax.training.run.workdir import (
     read_jsonl,
     write_json,
 )
+from bertjax.training.run.writer import Journal
 from tests.data.test_remote import Bucket
 from tests.waiting import LIMIT_SECONDS, Clock, wait_until
 

@@ -8,9 +8,8 @@ from gcsfs.retry import HttpError
 from bertjax.runtime import storage
 from bertjax.runtime.errors import Unavailable
 from bertjax.training.run import writer as writers
-from bertjax.training.run.journal import Journal
 from bertjax.training.run.workdir import read_jsonl
-from bertjax.training.run.writer import LogWriter
+from bertjax.training.run.writer import Journal, LogWriter
 from tests.training.run.test_journal import bucket  # noqa: F401, a fixture
 from tests.waiting import LIMIT_SECONDS
 
@@ -37,7 +36,7 @@ def store(monkeypatch, bucket):  # noqa: F811
         store.write(path, content)
 
     monkeypatch.setattr(storage, "write_bytes", write_bytes)
-    monkeypatch.setattr("bertjax.training.run.journal._SECONDS_BETWEEN_UPLOADS", 0.0)
+    monkeypatch.setattr("bertjax.training.run.writer._SECONDS_BETWEEN_UPLOADS", 0.0)
     monkeypatch.setattr(writers, "_SECONDS_BETWEEN_ATTEMPTS", 0.0)
     monkeypatch.setattr(writers, "_SECONDS_BETWEEN_ROUNDS", 0.001)
     for wait in ("_SECONDS_AT_A_SAVE", "_SECONDS_AT_THE_END"):  # a store that is up may be slow

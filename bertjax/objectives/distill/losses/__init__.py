@@ -174,10 +174,10 @@ TEACHER_LOSSES = Union(
     kinds={
         "logits": "bertjax.objectives.distill.losses.logits:SoftLogits",
         "token_logits": "bertjax.objectives.distill.losses.logits:TokenLogits",
-        "output": "bertjax.objectives.distill.losses.hidden:OutputCosine",
-        "hidden": "bertjax.objectives.distill.losses.hidden:HiddenStates",
-        "attention": "bertjax.objectives.distill.losses.attention:AttentionMaps",
-        "relations": "bertjax.objectives.distill.losses.attention:Relations",
+        "output": "bertjax.objectives.distill.losses.layers:OutputCosine",
+        "hidden": "bertjax.objectives.distill.losses.layers:HiddenStates",
+        "attention": "bertjax.objectives.distill.losses.layers:AttentionMaps",
+        "relations": "bertjax.objectives.distill.losses.layers:Relations",
         "parameters": "bertjax.objectives.distill.losses.parameters:Parameters",
     },
 )

@@ -15,7 +15,7 @@ from flax.traverse_util import flatten_dict
 
 from bertjax.models.vocabulary import encoder_shapes
 from bertjax.objectives.distill.losses import Pairs, Values
-from bertjax.objectives.distill.losses.layer_map import MappedLoss
+from bertjax.objectives.distill.losses.layers import MappedLoss
 from bertjax.runtime.errors import UserError, shorten
 from bertjax.runtime.setting import setting
 
