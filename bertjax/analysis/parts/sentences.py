@@ -26,6 +26,13 @@ from bertjax.objectives.finetuning.multi_label import MultiLabel
 from bertjax.objectives.finetuning.regression import Regression
 from bertjax.objectives.pretraining.mlm import MaskedLM
 
+# Maximum number of given sentences, and of sentences taken from a corpus or labeled file.
+MOST, TAKEN = 20, 6
+# Maximum tokens of a sentence from a corpus, and of a given one. A map grows with the square and would fill the page.
+LENGTH, LONGEST = 64, 128
+# The page shows the maps of the last few models only: a run may have dozens of checkpoints.
+SHOWN = 4
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Answers:
@@ -146,14 +153,6 @@ class Answers:
         return attribution.integrated_gradients(
             self.predict, inputs_BTE, baseline_BTE, batch["examples_BT"], 1, *arguments
         )
-
-
-# Maximum number of given sentences, and of sentences taken from a corpus or labeled file.
-MOST, TAKEN = 20, 6
-# Maximum tokens of a sentence from a corpus, and of a given one. A map grows with the square and would fill the page.
-LENGTH, LONGEST = 64, 128
-# The page shows the maps of the last few models only: a run may have dozens of checkpoints.
-SHOWN = 4
 
 
 class Sentences(Part):

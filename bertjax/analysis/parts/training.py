@@ -36,6 +36,11 @@ _NOT_MEASURED = {"layer", "head", "interval"}
 # Settings that may differ between seeds of one configuration.
 _OF_A_RUN = ("seed", "data", "eval", "runtime")
 
+# Maximum number of figures per part and of curves per figure. `analysis.json` has all numbers.
+MOST_FIGURES, MOST_CURVES = 8, 8
+
+_BANDS = "Bands are 95% intervals of the mean over seeds, by Student's t distribution: they are wide with few seeds."
+
 
 @dataclasses.dataclass(frozen=True)
 class Seeds:
@@ -155,12 +160,6 @@ def curve_of(values: np.ndarray) -> Curve:
     # A mean over a varying number of seeds would jump, so a step needs all of them.
     values = np.where(np.isfinite(values).all(axis=0), values, np.nan)
     return Curve(values.mean(axis=0), *interval_of_mean(values))
-
-
-# Maximum number of figures per part and of curves per figure. `analysis.json` has all numbers.
-MOST_FIGURES, MOST_CURVES = 8, 8
-
-_BANDS = "Bands are 95% intervals of the mean over seeds, by Student's t distribution: they are wide with few seeds."
 
 
 class Training(Part):

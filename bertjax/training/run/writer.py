@@ -25,6 +25,13 @@ log = logging.getLogger(__name__)
 _SECONDS_BETWEEN_UPLOADS = 30.0
 # Limit on the bytes in memory while a store is down: at 500 bytes per line, 30,000 logged steps.
 _MOST_WAITING_BYTES = 16 << 20
+_SEGMENT_BYTES = 1 << 20
+_SECONDS_BETWEEN_ROUNDS = 0.2
+_SECONDS_BETWEEN_ATTEMPTS = 5.0
+# Time limits for flushing logs: before a checkpoint, at the end of a run, and after a failure.
+_SECONDS_AT_A_SAVE = 5.0
+_SECONDS_AT_THE_END = 60.0
+_SECONDS_AFTER_A_FAILURE = 5.0
 
 
 class GrowingFile:
@@ -123,9 +130,6 @@ def _append(path: epath.Path, content: bytes) -> None:
             raise
 
 
-_SEGMENT_BYTES = 1 << 20
-
-
 class Journal(GrowingFile):
     """A JSON Lines file.
 
@@ -152,14 +156,6 @@ class Journal(GrowingFile):
         if not self._full:  # also lines that are short enough: a gap in the middle would be hard to notice
             self._left -= len(line)
             self.put(line)
-
-
-_SECONDS_BETWEEN_ROUNDS = 0.2
-_SECONDS_BETWEEN_ATTEMPTS = 5.0
-# Time limits for flushing logs: before a checkpoint, at the end of a run, and after a failure.
-_SECONDS_AT_A_SAVE = 5.0
-_SECONDS_AT_THE_END = 60.0
-_SECONDS_AFTER_A_FAILURE = 5.0
 
 
 class Sink(Protocol):

@@ -14,7 +14,7 @@ import pytest
 import tenacity
 
 from bertjax.cli import prepare
-from bertjax.data.sources import lines
+from bertjax.data.sources import documents, lines
 from bertjax.runtime import command_line, storage
 from tests import runs
 from tests.data.sources.reading import error_of, skipping
@@ -147,6 +147,26 @@ PLACES = [
     (name_with_a_line_end, "two lines\\x1b[31m.txt:1 is not UTF-8", 2),
     (one_bad_among_good, "b.jsonl:10 is not JSON", 2),
 ]
+# (name of a file, its content, the texts that are read)
+READ = [
+    ("nul.txt", b"One\x00two.", ["One\x00two."]),
+    ("windows.txt", b"\xef\xbb\xbfOne.\r\nTwo.\r\n\r\nThree.", ["One.\nTwo.", "Three."]),
+    ("old-mac.txt", b"One.\rTwo.\r\rThree.\r", ["One.\nTwo.", "Three."]),
+    ("joined.txt", b"\xef\xbb\xbfOne.\n\n\xef\xbb\xbfTwo.", ["One.", "Two."]),
+    ("joined.jsonl", (b"\xef\xbb\xbf" + GOOD_LINE) * 2, ["One.", "One."]),
+    ("joined.txt.gz", gzip.compress(b"One.\n") + gzip.compress(b"\nTwo."), ["One.", "Two."]),
+    ("zeros.txt.gz", gzip.compress(b"One.") + bytes(64), ["One."]),
+    ("escapes.jsonl", b'{"text": "\\u0007\\ud83d\\ude00"}', ["\x07\N{GRINNING FACE}"]),
+    ("twice.jsonl", b'{"text": "One.", "text": "Two."}', ["Two."]),
+    ("separators.txt", "One.\u2028Two.\x85Three.\x0cFour.".encode(), ["One.\u2028Two.\x85Three.\x0cFour."]),
+    ("dictionary.parquet", parquet(pyarrow.array(["One.", "One."]).dictionary_encode()), ["One.", "One."]),
+]
+
+
+@pytest.mark.parametrize("name, content, expected", READ, ids=[name for name, _, _ in READ])
+def test_an_unusual_file_is_read(tmp_path, name, content, expected):
+    (tmp_path / name).write_bytes(content)
+    assert [document.text for document in documents(str(tmp_path / name), "text")] == expected
 
 
 @pytest.fixture
