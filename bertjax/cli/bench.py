@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from bertjax.data import sources
-from bertjax.inference.records import read_file
+from bertjax.inference.records import read_file, read_inputs
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError, json_text, printable, say
 from bertjax.runtime.setting import Allowed
@@ -71,19 +71,19 @@ def _answers(path: str, file: str, threads: int, trust_code: bool) -> tuple[Call
 
     predictor = Predictor(SavedModel(path, trust_code).export)
     if predictor.default != "task":
-        return predictor.embed, [record["text"] for record in _records(file, ("text",))]
+        records = read_file(file, ("text",))[:_TEXTS] if file else _sentences(("text",))
+        return predictor.embed, [record["text"] for record in records]
     pipeline = predictor.pipeline(FineTuned)
-    return predictor.predict, pipeline.read(file)[:_TEXTS] if file else _records(file, pipeline.fields)
+    return predictor.predict, pipeline.read(file)[:_TEXTS] if file else _sentences(pipeline.fields)
 
 
 def texts_for(model: OnnxModel, file: str = "") -> list[Text]:
     """Return texts for a model, of a file or of the embedded English corpus."""
-    return texts_of(model.description.fields, _records(file, model.description.fields))
+    examples, labels = model.description.format, model.description.labels
+    return texts_of(examples, read_inputs(examples, file, labels)[:_TEXTS] if file else _sentences(examples.inputs))
 
 
-def _records(file: str, fields: Sequence[str]) -> list[dict[str, Any]]:
-    if file:
-        return read_file(file, fields)[:_TEXTS]
+def _sentences(fields: Sequence[str]) -> list[dict[str, Any]]:
     lines = (line for document in sources.documents(_CORPUS, "text") for line in document.text.splitlines())
     short = (line.strip() for line in lines if 0 < len(line.strip()) <= _CHARACTERS)
     texts = [text for _, text in zip(range(_TEXTS + 1), short)]

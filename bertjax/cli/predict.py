@@ -43,7 +43,7 @@ from bertjax.inference.embed import Embed
 from bertjax.inference.ensemble import Ensemble
 from bertjax.inference.finetuned import FineTuned
 from bertjax.inference.predictor import PIPELINES, Predictor, Request
-from bertjax.inference.records import CUT_FEWER, readable_text, requested
+from bertjax.inference.records import print_notes, readable_text, requested
 from bertjax.runtime import command_line, platform
 from bertjax.runtime.errors import UserError, json_text, say
 
@@ -86,8 +86,7 @@ def run(predictor: Predictor, request: Request, out: str = "", readable: int = 0
                 file.write(line.encode() + b"\n")
     if out:
         say(f"{request.records:,} predictions in {out}", file=sys.stderr)
-    for note, count in request.notes.items():
-        say(f"{count:,} of {request.records:,} texts were {note}{CUT_FEWER * note.startswith('cut')}", file=sys.stderr)
+    print_notes(request.notes, request.records)
 
 
 def _layers(text: str, last: int) -> tuple[int, ...]:

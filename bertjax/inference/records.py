@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from bertjax.data.labeled import tables
@@ -152,6 +152,17 @@ def with_best(answer: dict[str, Any], top: int) -> dict[str, Any]:
     """Return an answer with the `top` most probable classes only, best first."""
     best = sorted(answer["probabilities"].items(), key=lambda pair: -pair[1])[:top]
     return answer | {"probabilities": dict(best)}
+
+
+def print_notes(notes: Mapping[str, int], records: int) -> None:
+    """Print to stderr how many of the texts were changed, such as cut.
+
+    Args:
+      notes: {change: number of texts}.
+      records: number of all texts.
+    """
+    for note, count in notes.items():
+        say(f"{count:,} of {records:,} texts were {note}{CUT_FEWER * note.startswith('cut')}", file=sys.stderr)
 
 
 def single_field(fields: Sequence[str]) -> str:

@@ -21,13 +21,14 @@ from bertjax.config.export import Export
 from bertjax.data.batch import core, place
 from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.framing import special_tokens, truncate
+from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.interop import families, huggingface, task_heads
 from bertjax.interop.outputs import Reading, reading_of, values
 from bertjax.interop.tokenizers import MODEL, load_json
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.runtime.errors import RunFailed, UserError
-from bertjax.serving.description import DESCRIPTION, EMBEDDING, TOKENIZER, Description
+from bertjax.serving.description import DESCRIPTION, EMBEDDING, TAGGING, TOKENIZER, Description
 
 SUFFIX = ".onnx"
 TOLERANCE = 1e-4
@@ -244,6 +245,7 @@ def _padded_left(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 # Settings of labeled files that the description keeps. The paths of the training files stay out of it.
 _COLUMNS = ("kind", "text", "pair", "label", "quoted", "separator", "label_columns")
+_OF_WORDS = ("word", "comment", "conllu", "units", "stride")
 
 
 def description_of(export: Export) -> Description:
@@ -262,10 +264,25 @@ def description_of(export: Export) -> Description:
         pad_id=export.tokenizer.pad_id,
         pads_left=export.tokenizer.cls_last,
         labels=tuple(objective.get("classes", ())),
-        examples={name: getattr(examples, name) for name in _COLUMNS if hasattr(examples, name)},
+        examples={name: getattr(examples, name) for name in (*_COLUMNS, *_OF_WORDS) if hasattr(examples, name)},
         threshold=objective.get("threshold"),
         activation=objective.get("activation", "identity"),
+        symbols=_symbols(export.tokenizer) if term == TAGGING else {},
     )
+
+
+def _symbols(tokenizer: Tokenizer) -> dict[str, str]:
+    """Return the piece for each symbol of an example, as it is spelled in `tokenizer_of`."""
+    if isinstance(tokenizer, HuggingFaceTokenizer):
+        return tokenizer.roles
+    names = {"[PAD]": tokenizer.pad_id, "[UNK]": tokenizer.unk_id, "[SEP]": tokenizer.sep_id}
+    names |= {"[CLS]": tokenizer.cls_id, "[MASK]": tokenizer.mask_id}
+    return {name: _unmatched(tokenizer.piece(number)) for name, number in names.items()}
+
+
+def _unmatched(symbol: str) -> str:
+    # The library never sees a space, which its splitter replaces, so a piece with one matches nothing.
+    return f"{symbol} "
 
 
 def attach(path: Path, export: Export, folder: Path) -> None:
@@ -293,11 +310,10 @@ def tokenizer_of(export: Export, folder: Path) -> dict[str, Any]:
     description = load_json(folder / MODEL)
     if isinstance(export.tokenizer, HuggingFaceTokenizer):
         return export.tokenizer.library_description() | {"post_processor": description["post_processor"]}
-    # The library's Unigram matches every piece of its vocabulary. It never sees a space, which its splitter replaces,
-    # so a name with one matches nothing. A low score would change that of unknown characters, which depends on the
-    # lowest. The template of [CLS] and [SEP] has their ids.
+    # The library's Unigram matches every piece of its vocabulary. A low score would change that of unknown characters,
+    # which depends on the lowest. The template of [CLS] and [SEP] has their ids.
     symbols = {token["content"] for token in description["added_tokens"]}
     model = description["model"]
     if model["type"] == "Unigram":
-        model["vocab"] = [[f"{piece} " if piece in symbols else piece, score] for piece, score in model["vocab"]]
+        model["vocab"] = [[_unmatched(piece) if piece in symbols else piece, score] for piece, score in model["vocab"]]
     return description | {"added_tokens": []}

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from bertjax.config import typed
+from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.labeled.label_sets import LabelSets
+from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.runtime.errors import Damaged, UserError, check_format, quoted, reason
 from bertjax.runtime.setting import check, setting
@@ -21,12 +23,13 @@ DESCRIPTION, TOKENIZER = "bertjax", "tokenizer.json"
 FORMAT = 1
 
 CLASSIFICATION, MULTI_LABEL, REGRESSION, EMBEDDING = "classification", "multi_label", "regression", "embedding"
-# Tasks whose answers `bertjax.serving.model` computes. Other files have hidden states or logits for each token.
-TASKS = (CLASSIFICATION, MULTI_LABEL, REGRESSION, EMBEDDING)
+TAGGING = "tagging"
+# Tasks whose answers `bertjax.serving.model` computes. Other files have hidden states or other logits for each token.
+TASKS = (CLASSIFICATION, MULTI_LABEL, REGRESSION, EMBEDDING, TAGGING)
 # No encoder reads as many tokens, and no vocabulary has as many pieces.
 _MOST_TOKENS, _MOST_PIECES = 1 << 20, 1 << 31
-# Formats whose labeled files `bertjax.serving.evaluate` reads.
-KINDS: dict[str, type[LabeledText]] = {"labeled_text": LabeledText, "label_sets": LabelSets}
+# Formats whose files are read.
+KINDS: dict[str, type[LabeledFormat]] = {"labeled_text": LabeledText, "label_sets": LabelSets, "tagged": Tagged}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Description:
       examples: settings of the labeled files: `kind` and the names of their columns.
       threshold: smallest probability of a class that applies (`multi_label`) or of an accepted answer; None for none.
       activation: function from the logit to the number: `identity` or `sigmoid` (regression only).
+      symbols: the tokenizer's piece for each symbol such as `[UNK]` (tagging only).
     """
 
     task: str
@@ -52,13 +56,15 @@ class Description:
     examples: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     threshold: float | None = setting(None, least=0, most=1)
     activation: str = "identity"
+    symbols: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
-    def format(self) -> LabeledText:
+    def format(self) -> LabeledFormat:
         """The format of labeled files. Of a format of a user's own it has the texts only."""
         kind = KINDS.get(self.examples.get("kind", ""), LabeledText)
         known = {field.name for field in dataclasses.fields(kind)}
-        settings = {"text": "text"} | {name: value for name, value in self.examples.items() if name in known}
+        own = {"text": "text", **self.examples}
+        settings = {name: value for name, value in own.items() if name in known}
         return typed.build(kind, settings, "examples", {})
 
     @property
@@ -66,7 +72,7 @@ class Description:
         """Names of the text columns: one for single texts, two for pairs."""
         return self.format.inputs
 
-    def with_columns(self, columns: Mapping[str, str | int]) -> LabeledText:
+    def with_columns(self, columns: Mapping[str, str | int]) -> LabeledFormat:
         """Return the format of a file with other columns.
 
         Args:
@@ -113,6 +119,7 @@ class Description:
     def _check(self) -> None:
         """Raise ValueError or UserError unless the values can be used."""
         kinds = {"task": str, "max_tokens": int, "pad_id": int, "pads_left": bool, "examples": dict, "activation": str}
+        kinds["symbols"] = dict
         for name, kind in kinds.items():
             if type(getattr(self, name)) is not kind:
                 raise ValueError(f"{name}={quoted(getattr(self, name))} is not of type {kind.__name__}")
@@ -120,5 +127,5 @@ class Description:
         _ = self.format
         if not all(isinstance(label, str) for label in self.labels) or len(set(self.labels)) < len(self.labels):
             raise ValueError("labels are not different texts")
-        if self.task in (CLASSIFICATION, MULTI_LABEL) and not self.labels:
+        if self.task in (CLASSIFICATION, MULTI_LABEL, TAGGING) and not self.labels:
             raise ValueError("it has no labels")

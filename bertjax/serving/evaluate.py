@@ -8,15 +8,16 @@ examples:
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from bertjax.data.labeled.base import Record
+from bertjax.data.labeled.texts import LabeledText
 from bertjax.inference.records import read_labeled
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError, json_text, printable, say
-from bertjax.serving.description import CLASSIFICATION, EMBEDDING, KINDS, MULTI_LABEL, Description
+from bertjax.serving.description import CLASSIFICATION, EMBEDDING, KINDS, MULTI_LABEL, TAGGING, Description
 from bertjax.serving.model import OnnxModel
 from bertjax.serving.predict import texts_of
 
@@ -138,9 +139,13 @@ def read(description: Description, path: str, columns: Columns = {}) -> tuple[li
     Raises:
       UserError: the file cannot be read, or has a label that the model does not know.
     """
-    if (kind := description.examples.get("kind", "labeled_text")) not in KINDS:
-        raise UserError(f"the model was trained on examples.kind={kind!r}, whose files only its export reads")
-    examples = description.with_columns(columns)
+    kind = description.examples.get("kind", "labeled_text")
+    if kind not in KINDS or description.task == TAGGING:
+        remedy = "score that: bertjax evaluate RUN"
+        raise UserError(
+            f"the model was trained on examples.kind={kind!r}, on whose files only its export is scored; {remedy}"
+        )
+    examples = cast(LabeledText, description.with_columns(columns))
     records = read_labeled(examples, path, description.labels)
     return records, examples.label_numbers(records, description.labels)
 
@@ -171,7 +176,7 @@ def run(model: OnnxModel, path: str, columns: Columns = {}, per_class: bool = Fa
             f"--per-class has no effect on {model.path}, which does not predict one class for each record; leave it out"
         )
     records, labels = read(description, path, columns)
-    rows = model.rows(texts_of(description.with_columns(columns).inputs, records))
+    rows = model.rows(texts_of(description.with_columns(columns), records))
     values = model.values(rows)
     figures = {
         "eval": scores_of(description, values, labels),

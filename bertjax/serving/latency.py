@@ -76,9 +76,8 @@ def compared(before: str | os.PathLike, after: str | os.PathLike, path: str) -> 
     for file in (before, after):
         model = OnnxModel(file, threads=1)
         records, _ = evaluate.read(model.description, path)
-        times.append(
-            measure(model.answers, texts_of(model.description.fields, records[:_TEXTS]), 1, _SECONDS).p50 * 1e3
-        )
+        texts = texts_of(model.description.format, records[:_TEXTS])
+        times.append(measure(model.answers, texts, 1, _SECONDS).p50 * 1e3)
         scores.append(evaluate.run(OnnxModel(file), path)["eval"])
     lines = [f"score: {name} {value:.4f} -> {scores[1][name]:.4f}" for name, value in scores[0].items()]
     return [*lines, f"time: {times[0]:.2f} -> {times[1]:.2f} ms a text (median, one thread)"]

@@ -1,6 +1,8 @@
 """An ONNX file with its tokenizer: texts go in, probabilities, numbers or vectors come out."""
 
 import dataclasses
+import functools
+import json
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -8,7 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertjax.data.framing import kept_of_pair
-from bertjax.data.tokenizer.tokenizers_library import library
+from bertjax.data.labeled import tagged
+from bertjax.data.labeled.base import LabeledExamples
+from bertjax.data.tokenizer import Tokenizer, tokenizer_json
+from bertjax.data.tokenizer.tokenizers_library import ROLES, library
 from bertjax.runtime import untrusted
 from bertjax.runtime.errors import Damaged, UserError, reason
 from bertjax.runtime.setting import check
@@ -18,13 +23,14 @@ from bertjax.serving.description import (
     EMBEDDING,
     MULTI_LABEL,
     REGRESSION,
+    TAGGING,
     TASKS,
     TOKENIZER,
     Description,
 )
 
 SUFFIX = ".onnx"
-# A text, or the two texts of a pair.
+# A text, the two texts of a pair, or the words of a sentence to tag.
 Text = str | Sequence[str]
 
 _LOGITS, _SENTENCE, _HIDDEN = "logits", "sentence_embedding", "last_hidden_state"
@@ -54,6 +60,20 @@ class Row(NamedTuple):
     ids: np.ndarray
     segments: np.ndarray
     is_cut: bool
+
+
+class Encoded(NamedTuple):
+    """Texts as rows.
+
+    Attributes:
+      rows: one row per text, or the windows of each if words are tagged.
+      notes: {what was changed, such as texts that were cut: number of texts}.
+      windows: the examples of which the rows are made, if words are tagged.
+    """
+
+    rows: list[Row]
+    notes: dict[str, int]
+    windows: LabeledExamples | None = None
 
 
 class OnnxModel:
@@ -86,7 +106,7 @@ class OnnxModel:
             self.description = dataclasses.replace(self.description, threshold=threshold)
             check(self.description)
         self.max_tokens = min(max_tokens or self.description.max_tokens, self.description.max_tokens)
-        self._tokenizer = _tokenizer(metadata[TOKENIZER], self.path)
+        self._tokenizer, self._tokenizer_json = _tokenizer(metadata[TOKENIZER], self.path), metadata[TOKENIZER]
         self._inputs = tuple(node.name for node in self._session.get_inputs())
         outputs = [node.name for node in self._session.get_outputs()]
         self._output = next((name for name in (_LOGITS, _SENTENCE, _HIDDEN) if name in outputs), "")
@@ -106,8 +126,9 @@ class OnnxModel:
             raise self._damaged("its tokenizer adds no special tokens")
         outputs = self._computed([short, long])
         width = {REGRESSION: 1, EMBEDDING: outputs.shape[-1]}.get(description.task, len(description.labels))
-        if outputs.shape != (2, width):
-            raise self._damaged(f"its output has the shape {list(outputs.shape)} for 2 texts, and not {[2, width]}")
+        of_tokens = [max(len(short.ids), len(long.ids))] * (description.task == TAGGING)
+        if list(outputs.shape) != (shape := [2, *of_tokens, width]):
+            raise self._damaged(f"its output has the shape {list(outputs.shape)} for 2 texts, and not {shape}")
         if not np.isfinite(outputs).all():
             raise self._damaged("its outputs are not finite")
 
@@ -119,6 +140,22 @@ class OnnxModel:
         if self.description.task not in TASKS or not self._output:
             task = self.description.task
             raise UserError(f"{self.path} has the task {task!r}, which only its export computes: bertjax predict RUN")
+        if self.description.task == TAGGING:
+            _ = self._words  # before a server is asked
+
+    @functools.cached_property
+    def _words(self) -> Tokenizer:
+        """The tokenizer of words inside of a text.
+
+        Raises:
+          UserError: the tokenizer does not encode words.
+        """
+        try:
+            model = json.loads(self._tokenizer_json) | {ROLES: self.description.symbols}
+            return tokenizer_json.from_json(json.dumps(model, ensure_ascii=False).encode(), "it")
+        except (UserError, ValueError) as error:
+            what = f"{self.path} has a tokenizer for texts and not for words ({reason(error)})"
+            raise UserError(f"{what}; use its export: bertjax predict RUN") from None
 
     def rows(self, texts: Sequence[Text]) -> list[Row]:
         """Return the tokens of texts, laid out and cut as `bertjax predict` does.
@@ -139,9 +176,43 @@ class OnnxModel:
         parts = [values_of(self.description, self._computed([rows[member] for member in group])) for group in groups]
         return np.concatenate(parts)[np.argsort(np.concatenate(groups))]
 
+    def encode(self, texts: Sequence[Text]) -> Encoded:
+        """Return texts as rows: cut, or in windows if words are tagged, as `bertjax predict` of the export does.
+
+        Raises:
+          UserError: see `rows`.
+        """
+        if self.description.task != TAGGING:
+            rows = self.rows(texts)
+            cut = sum(row.is_cut for row in rows)
+            return Encoded(rows, {f"cut to {self.max_tokens} tokens": cut} if cut else {})
+        records = [{"text": text} if isinstance(text, str) else {"words": list(text)} for text in texts]
+        windows = self.description.format.encode(records, self._words, self.max_tokens, self.description.labels)
+        ragged = windows.ragged
+        parts = (np.split(array.astype(np.int64), ragged.offsets[1:-1]) for array in (ragged.tokens, ragged.segments))
+        return Encoded([Row(ids, segments, is_cut=False) for ids, segments in zip(*parts)], windows.notes, windows)
+
+    def answers_to(self, encoded: Encoded) -> list[dict[str, Any]]:
+        """Return one answer per text, see `answers_of`; with tags, see `bertjax.data.labeled.tagged.answer_of`."""
+        if (windows := encoded.windows) is None:
+            return answers_of(self.description, self.values(encoded.rows))
+        records, labels = [windows.records[number] for number in windows.record_of], self.description.labels
+        guesses = np.concatenate(self._guesses(encoded.rows))
+        pairs = tagged.predicted(guesses, windows.ragged, records, labels)
+        return [tagged.answer_of(record, tags, labels) for record, tags in pairs]
+
+    def _guesses(self, rows: Sequence[Row]) -> list[np.ndarray]:
+        """Return the best class of each token of each row."""
+        guesses: dict[int, np.ndarray] = {}
+        for group in _groups([len(row.ids) for row in rows]):
+            best_BT = self._computed([rows[member] for member in group]).argmax(axis=-1)
+            for member, best_T in zip(group.tolist(), best_BT, strict=True):
+                guesses[member] = best_T[self._own(len(rows[member].ids), len(best_T))]
+        return [guesses[number] for number in range(len(rows))]
+
     def answers(self, texts: Sequence[Text]) -> list[dict[str, Any]]:
-        """Return one answer per text, see `answers_of`."""
-        return answers_of(self.description, self.values(self.rows(texts)))
+        """Return one answer per text, see `answers_to`."""
+        return self.answers_to(self.encode(texts))
 
     def _computed(self, rows: Sequence[Row]) -> np.ndarray:
         """Return one output row for each of the rows, which are padded to the longest; float32 [B, ...]."""
@@ -150,7 +221,7 @@ class OnnxModel:
         tokens_BT = np.full(shape, self.description.pad_id, np.int64)
         segments_BT, mask_BT = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         for number, row in enumerate(rows):
-            own = slice(longest - len(row.ids), None) if self.description.pads_left else slice(len(row.ids))
+            own = self._own(len(row.ids), longest)
             tokens_BT[number, own], segments_BT[number, own], mask_BT[number, own] = row.ids, row.segments, 1
         named = {_MASK: mask_BT, _SEGMENTS: segments_BT}
         inputs = {name: named.get(name, tokens_BT) for name in self._inputs}
@@ -162,6 +233,10 @@ class OnnxModel:
             return outputs
         weights_BT1 = mask_BT[..., None].astype(np.float32)  # the mean over all tokens, as `predict --do=embed`
         return (outputs * weights_BT1).sum(axis=1) / weights_BT1.sum(axis=1)
+
+    def _own(self, tokens: int, longest: int) -> slice:
+        """Return the places of a row among those of the longest row of its call; the others are padding."""
+        return slice(longest - tokens, None) if self.description.pads_left else slice(tokens)
 
 
 def is_onnx(path: str | os.PathLike) -> bool:

@@ -1,4 +1,4 @@
-"""Use an ONNX file of bertjax: classes, numbers or embeddings of texts, without JAX.
+"""Use an ONNX file of bertjax: classes, numbers, tags or embeddings of texts, without JAX.
 
 examples:
   python -m bertjax predict reviews.onnx "A charming film."
@@ -7,15 +7,16 @@ examples:
 
 import functools
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bertjax.data.labeled.base import Record
-from bertjax.inference.records import CUT_FEWER, read_inputs, readable_text, requested, with_answer, with_best
+from bertjax.data.labeled.base import LabeledFormat, Record
+from bertjax.inference.records import print_notes, read_inputs, readable_text, requested, with_answer, with_best
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError, json_text, say
-from bertjax.serving.description import EMBEDDING
-from bertjax.serving.model import OnnxModel, Row, Text, answers_of
+from bertjax.serving.description import CLASSIFICATION, EMBEDDING, MULTI_LABEL
+from bertjax.serving.model import Encoded, OnnxModel, Text
 
 # Number of records whose outputs are in memory at the same time.
 _PART = 1 << 13
@@ -23,20 +24,22 @@ _PART = 1 << 13
 _SHOWN = 3
 
 
-def texts_of(fields: Sequence[str], records: list[Record]) -> list[Text]:
-    """Return what the model reads of each record: a text, or a pair of texts."""
+def texts_of(examples: LabeledFormat, records: list[Record]) -> list[Text]:
+    """Return what the model reads of each record: a text, a pair of texts, or the words of a sentence."""
+    fields, words = examples.inputs, examples.list_input
+    if words:
+        return [record.get(words) or record[fields[0]] for record in records]
     return [record[fields[0]] if len(fields) == 1 else tuple(record[name] for name in fields) for record in records]
 
 
 def predictions(
-    model: OnnxModel, records: list[Record], rows: list[Row], fields: Sequence[str]
+    model: OnnxModel, records: list[Record], parts: list[Encoded], fields: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
     """Yield each record's fields with its answer, in order, as `bertjax predict` of the export does."""
-    for first in range(0, len(records), _PART):
-        part = slice(first, first + _PART)
-        answers = answers_of(model.description, model.values(rows[part]))
-        for record, answer in zip(records[part], answers, strict=True):
-            yield with_answer(record, answer, fields)
+    rest = iter(records)
+    for part in parts:
+        for answer in model.answers_to(part):
+            yield with_answer(next(rest), answer, fields)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -54,20 +57,22 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_flags(command_line.THRESHOLD, type=float)
     parser.add_flags({"--json": "print JSON also on a terminal"}, action="store_true")
     parser.add_flags({"--threads": "threads to compute with (default: one on each core)"}, type=int, default=0)
-    command_line.add_column_flags(parser, "--file", command_line.TEXT_COLUMNS)
+    command_line.add_column_flags(parser, "--file", command_line.INPUT_COLUMNS)
     args = parser.parse_intermixed_args(argv)  # sentences may follow flags
     model = OnnxModel(args.model, args.threads, threshold=args.threshold)
     model.check_task()
     examples = model.description.with_columns(command_line.columns_of(args))
-    if args.top and not model.description.labels:
-        raise UserError(f"--top={args.top} has no effect on a model without classes; leave it out")
+    labels = model.description.labels
+    if args.top and model.description.task not in (CLASSIFICATION, MULTI_LABEL):
+        raise UserError(f"--top={args.top} has no effect on a model without probabilities of classes; leave it out")
     fields = examples.inputs
-    records = requested(args.texts, args.file, fields, functools.partial(read_inputs, examples))
+    records = requested(args.texts, args.file, fields, functools.partial(read_inputs, examples, classes=labels))
     # All records first, so that a bad one is found before anything is computed.
-    rows = model.rows(texts_of(fields, records))
+    texts = texts_of(examples, records)
+    parts = [model.encode(texts[first : first + _PART]) for first in range(0, len(texts), _PART)]
     is_readable = model.description.task != EMBEDDING and not args.json and not args.out and sys.stdout.isatty()
     with command_line.output(args.out) as file:
-        for answer in predictions(model, records, rows, fields):
+        for answer in predictions(model, records, parts, (*fields, examples.list_input)):
             if is_readable:
                 line = readable_text(answer, fields, args.top or _SHOWN)
             else:
@@ -75,6 +80,5 @@ def main(argv: list[str] | None = None) -> int:
             file.write(line.encode() + b"\n")
     if args.out:
         say(f"{len(records):,} predictions in {args.out}", file=sys.stderr)
-    if cut := sum(row.is_cut for row in rows):
-        say(f"{cut:,} of {len(records):,} texts were cut to {model.max_tokens} tokens{CUT_FEWER}", file=sys.stderr)
+    print_notes(sum(map(Counter, (part.notes for part in parts)), Counter()), len(records))
     return 0

@@ -211,7 +211,7 @@ def answers(foreign: Foreign, head: str) -> Iterator[tuple[Any, Any]]:
         elif head == "tagging":
             if second is None:
                 for text, answer in zip(first, Predictor(ours).predict(first), strict=True):
-                    yield answer["prediction"], _tags(foreign, text)
+                    yield answer["prediction"], _tags(foreign, text, answer["words"])
         else:
             task["examples"] |= {"text": "a"} | ({} if second is None else {"pair": "b"})
             records = [{"a": text} for text in first]
@@ -254,7 +254,7 @@ def _span(foreign: Foreign, record: dict[str, str]) -> str:
     return record["context"][offsets[start][0] : offsets[end][1]].strip()
 
 
-def _tags(foreign: Foreign, text: str) -> list[str]:
+def _tags(foreign: Foreign, text: str, words: list[str]) -> list[str]:
     """Return the tag of the first token of each word: in SentencePiece that may be the sign of the space before it."""
     offsets = foreign.tokenizer(text, return_offsets_mapping=True)["offset_mapping"]
     inputs = rows(foreign.tokenizer, [text], None)
@@ -262,7 +262,7 @@ def _tags(foreign: Foreign, text: str) -> list[str]:
         scores = foreign.model(**inputs).logits[0]
     places = [place for place, part in enumerate(inputs.sequence_ids()) if part == 0]
     tags, end = [], 0
-    for word in text.split():
+    for word in words:
         place = next(place for place in places if offsets[place][1] > end)
         end = text.index(word, end) + len(word)
         tags.append(foreign.model.config.id2label[int(scores[place].argmax())])

@@ -55,6 +55,6 @@ def test_answers_are_those_of_transformers(tmp_path, family, head):
     if HAS_ONNX:
         files = foreign.logits_of_onnx(made, head, tmp_path / "model.onnx")
         assert foreign.difference(files, reference) < TOLERANCE
-        if head in TASKS or head == "cross_encoder":
+        if head in TASKS[:-1] or head == "cross_encoder":
             for ours, theirs in foreign.answers_of_file(head, tmp_path / "model.onnx", reference):
                 np.testing.assert_allclose(ours, theirs, atol=TOLERANCE, rtol=1e-3)

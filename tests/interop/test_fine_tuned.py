@@ -17,6 +17,7 @@ transformers = pytest.importorskip("transformers", reason="parity with transform
 TOLERANCE = 1e-5
 WORDS = list(map("".join, itertools.product("abc", "def", "abf", "cde")))
 TEXTS = [" ".join(WORDS[first:last]) for first, last in ((0, 3), (7, 8), (20, 24), (50, 55))]
+TEXTS += ["(abd ace), cfd."]
 CASES = [
     (kind, term)
     for kind, stem in models.STEMS.items()
@@ -47,8 +48,11 @@ def test_no_tensor_is_missing_or_left_over_and_pipelines_answer_as_bertjax(token
         pipeline = transformers.pipeline("token-classification", model=str(tmp_path), ignore_labels=[])
         for text, expected in zip(TEXTS, answers, strict=True):
             tag_of = {entry["start"]: entry["entity"] for entry in pipeline(text)}
-            starts = np.cumsum([0, *(len(word) + 1 for word in expected["words"])])
-            assert [tag_of[int(start)] for start in starts[:-1]] == expected["prediction"]
+            assert [tag_of[start] for start, _ in expected["offsets"]] == expected["prediction"]
+        pipeline = transformers.pipeline("token-classification", model=str(tmp_path), aggregation_strategy="first")
+        for text, expected in zip(TEXTS, answers, strict=True):
+            entities = [(entry["entity_group"], entry["start"], entry["end"]) for entry in pipeline(text)]
+            assert [(each["type"], each["start"], each["end"]) for each in expected["entities"]] == entities
         return
     pipeline = transformers.pipeline("text-classification", model=str(tmp_path), top_k=None)
     for expected, scores in zip(answers, pipeline(TEXTS), strict=True):

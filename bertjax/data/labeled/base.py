@@ -280,6 +280,21 @@ def not_empty(records: Iterable[Record], path: str, what: str) -> list[Record]:
     return listed
 
 
+def by_record(examples: Ragged, records: list[Record]) -> list[tuple[Record, list[int]]]:
+    """Group examples (windows) by record: return (record, example indices sorted by id) pairs.
+
+    Args:
+      examples: M examples.
+      records: one record per example.
+    """
+    groups: dict[int, tuple[Record, list[int]]] = {}
+    for index in np.argsort(examples.ids, kind="stable").tolist():
+        record = records[index]
+        # Records are dicts, which cannot be hashed, and equal records must stay separate.
+        groups.setdefault(id(record), (record, []))[1].append(index)
+    return list(groups.values())
+
+
 # Remedies in messages: a setting in a run, a flag in a command that reads a file of its own. Readers of tables know
 # neither. A command wraps its reading in `of_command`, so that messages name no setting that it does not have.
 # {setting of the examples that has a flag: its column}; None in a run.

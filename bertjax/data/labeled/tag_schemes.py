@@ -6,7 +6,7 @@ and `U`nit (Ratinov & Roth, 2009), BMES writes `M`iddle, and BMEWO writes `W`hol
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 OUTSIDE = "O"
 _PLACES = {"B": "B", "I": "I", "E": "E", "S": "S", "L": "E", "U": "S", "M": "I", "W": "S"}
@@ -47,6 +47,26 @@ def misfits(tags: Iterable[str]) -> list[str]:
         if 2 * len(fitting) >= len(tags) and canonical_of(fitting):
             return [tag for tag in tags if tag not in fitting]
     return []
+
+
+def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
+    """Return (type, first word, last word) for each entity in a sentence; `tags` are in IOB or IOBES."""
+    found, before = [], OUTSIDE
+    for word, tag in enumerate(tags):
+        if tag != OUTSIDE:
+            if _starts(before, tag):
+                found.append((tag[2:], word, word))
+            else:  # the last entity goes on
+                kind, first, _ = found[-1]
+                found[-1] = (kind, first, word)
+        before = tag
+    return set(found)
+
+
+def _starts(before: str, tag: str) -> bool:
+    """Return whether a tag other than O starts a new entity, given the tag before it."""
+    # A change of type also starts one, which covers IOB1, where B appears only between entities of one type.
+    return before == OUTSIDE or before[0] in "ES" or tag[0] in "BS" or before[2:] != tag[2:]
 
 
 def _canonical(tag: str, spelling: re.Pattern) -> str:

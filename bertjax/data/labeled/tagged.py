@@ -2,17 +2,19 @@
 
 import dataclasses
 import itertools
+import re
 import sys
+import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
 
-from bertjax.data.examples import Vocabulary, add_special_tokens
+from bertjax.data.examples import Ragged, Vocabulary, add_special_tokens
 from bertjax.data.framing import most_context, special_tokens, windows
 from bertjax.data.labeled import conllu, json_objects, labels, tables, tag_schemes, tagged_files
-from bertjax.data.labeled.base import WHERE, Classes, LabeledExamples, LabeledFormat, Record, checked
+from bertjax.data.labeled.base import WHERE, Classes, LabeledExamples, LabeledFormat, Record, by_record, checked
 from bertjax.data.labeled.tagged_files import ColumnFile
 from bertjax.data.sources.base import OnBad, read_each
 from bertjax.data.text.unicode import count_words, has_unspaced, is_unspaced, is_wide_punctuation
@@ -22,8 +24,12 @@ from bertjax.runtime.setting import OF_INPUT, OF_RECORDS, PLACE, TRAINING_ONLY, 
 
 # Tags for tokens without a class: no word starts at the token, or its word is untagged.
 NO_WORD, UNTAGGED = -1, -2
-# The tagged units: space-separated words, or characters, with or without the spaces between words.
-UNITS = WORDS, CHARACTERS, CHARACTERS_AND_SPACES = ("words", "characters", "characters_and_spaces")
+# The tagged units: space-separated words, with or without the punctuation around them, or characters, with or without
+# the spaces between words.
+UNITS = WORDS, WORDS_AND_MARKS, CHARACTERS, CHARACTERS_AND_SPACES = (
+    *("words", "words_and_punctuation"),
+    *("characters", "characters_and_spaces"),
+)
 # A file to predict has one word per line if this share of its lines has the same number of columns, and if blank
 # lines end sentences of at least this mean length.
 _MOST, _FEWEST_WORDS = 0.9, 2
@@ -33,6 +39,9 @@ _LONGEST_WORD = 5
 _HEADERS = ("word", "words", "token", "tokens", "form", "text")
 # A training file tags characters if at least this share of its words are single characters.
 _MOSTLY_CHARACTERS = 0.8
+# Letters that each have a period, as in U.S. and e.g. and in the initials of a name.
+_ABBREVIATION = re.compile(r"(?:[^\W\d_]\.)+")
+_WORD, _EQUAL_MARKS = re.compile(r"\S+"), re.compile(r"(.)\1*")
 # File kinds.
 _CONLLU, _OBJECTS, _COLUMNS = "conllu", "objects", "columns"
 
@@ -59,7 +68,8 @@ class Tagged(LabeledFormat):
       tag_field: JSON field with the tags; empty if only one list fits.
       comment: prefix of lines to ignore, such as `##`; empty for none. CoNLL-U comments are always ignored.
       units: the tagged units, one of `UNITS`. They decide how plain texts are split, and whether spaces join words.
-        Empty to infer them: `characters` if most training words are single characters, else `words`.
+        Empty to infer them: `characters` if most training words are single characters, `words_and_punctuation` if
+        punctuation at the edge of a word is more often a word of its own, else `words`.
       stride: tokens from one window's start to the next.
       unlabeled: file with extra training texts, one per line, which a teacher tags (`objective.kind=distilled`); empty
         for none.
@@ -222,25 +232,39 @@ class Tagged(LabeledFormat):
         # Digits and Latin words may stay whole in files that otherwise tag characters, hence a share below 1.
         spaces = sum(word.isspace() for word in words)
         single = sum(len(word) == 1 and not word.isspace() for word in words)
-        units = WORDS
         if single >= _MOSTLY_CHARACTERS * max(1, len(words) - spaces):
             units = CHARACTERS_AND_SPACES if spaces else CHARACTERS
+        else:
+            alone = sum(all(map(_is_mark, word)) for word in words)
+            attached = sum(len(_without_marks(word)) > 1 for word in words if not all(map(_is_mark, word)))
+            units = WORDS_AND_MARKS if alone > attached else WORDS
         return dataclasses.replace(self, units=units)
 
-    def words_in(self, text: str) -> list[str]:
-        """Split a text into tagged units: words or characters.
+    def spans_in(self, text: str) -> list[tuple[int, int]]:
+        """Return [start, end) of each tagged unit of a text: words, words and punctuation, or characters.
 
-        If the units are unknown, as in a converted model, split at spaces and around every character in scripts
-        without spaces, because such models tokenize in this way.
+        With `words_and_punctuation`, the marks at both ends of a space-separated word are words of their own, equal
+        ones together. Marks inside of a word stay, and so does the period of `U.S.` and of initials.
+
+        If the units are unknown, as in a converted model, also split around every character in scripts without spaces,
+        because such models tokenize in this way.
         """
-        if self.units == CHARACTERS_AND_SPACES:
-            return list(text.strip())
-        if self.units == CHARACTERS:
-            return list("".join(text.split()))
+        if self.units in (CHARACTERS, CHARACTERS_AND_SPACES):
+            places = range(len(text) - len(text.lstrip()), len(text.rstrip()))
+            has_spaces = self.units == CHARACTERS_AND_SPACES
+            return [(place, place + 1) for place in places if has_spaces or not text[place].isspace()]
+        spans = [match.span() for match in _WORD.finditer(text)]
         if self.units == WORDS:
-            return text.split()
-        spaced = (f" {character} " if is_unspaced(character) else character for character in text)
-        return "".join(spaced).split()
+            return spans
+        if not self.units:
+            spans = [part for span in spans for part in _around_unspaced(text, *span)]
+        return [(start + a, start + b) for start, stop in spans for a, b in _without_marks(text[start:stop])]
+
+    def _spacing(self, record: Record) -> list[bool]:
+        if self.units or "offsets" not in record:
+            return self._follows_space(record["words"])
+        # A converted model may have learned from running text, as the pipelines of transformers read it.
+        return [not start or record["text"][start - 1].isspace() for start, _ in record["offsets"]]
 
     def _follows_space(self, words: Sequence[str]) -> list[bool]:
         """Return for each word whether a space precedes it in running text."""
@@ -256,7 +280,7 @@ class Tagged(LabeledFormat):
             remedy = "raise stages.0.seq_len or examples.max_tokens"
             raise UserError(f"an example of {longest} tokens has no room for a word; {remedy}")
         records = [record if "words" in record else self._with_words(record) for record in records]
-        places = [list(zip(record["words"], self._follows_space(record["words"]))) for record in records]
+        places = [list(zip(record["words"], self._spacing(record))) for record in records]
         # Words repeat, so tokenizing each distinct one once saves most of the work.
         distinct = list(dict.fromkeys(itertools.chain.from_iterable(places)))
         encoded = tokenizer.encode_inside([word for word, _ in distinct], [spaced for _, spaced in distinct])
@@ -294,9 +318,10 @@ class Tagged(LabeledFormat):
         )
 
     def _with_words(self, record: Record) -> Record:
-        if not (words := self.words_in(record["text"])):
+        text = record["text"]
+        if not (spans := self.spans_in(text)):
             raise UserError(f"{record.get(WHERE, 'this record')} has no words; leave it out")
-        return record | {"words": words}
+        return record | {"words": [text[start:end] for start, end in spans], "offsets": list(map(list, spans))}
 
     def _numbers(self, record: Record, classes: tuple[str, ...]) -> np.ndarray:
         """Return class indices per word, `UNTAGGED` without tags; int32."""
@@ -307,6 +332,55 @@ class Tagged(LabeledFormat):
                 what = f"tag {tag!r} at word {index + 1} ({record['words'][index]!r})"
                 raise self.unknown(record, what, classes)
         return np.array([known[tag] for tag in tags] or [UNTAGGED] * len(words), np.int32)
+
+
+def predicted(
+    guesses: np.ndarray, examples: Ragged, records: list[Record], classes: Sequence[str]
+) -> list[tuple[Record, list[str]]]:
+    """Return (record, its predicted tags) pairs, without records of which a window was not computed.
+
+    Args:
+      guesses: the best class of each token, int [n].
+      examples: M windows with n tokens, from `Tagged.encode`.
+      records: one record per window.
+      classes: the tags.
+    """
+    pairs = []
+    for record, own in by_record(examples, records):
+        # -1 stays where the window that predicts a word was not evaluated.
+        numbers = [-1] * len(record["words"])
+        for window in own:
+            tokens = slice(*examples.offsets[window : window + 2])
+            # Each word is marked in only one window, so no guess is overwritten.
+            for word, guess in zip(examples.token_labels["word"][tokens], guesses[tokens]):
+                if word >= 0:
+                    numbers[word] = int(guess)
+        if min(numbers) >= 0:
+            pairs.append((record, [classes[number] for number in numbers]))
+    return pairs
+
+
+def answer_of(record: Record, tags: list[str], classes: Sequence[str]) -> Record:
+    """Return the answer to a record: `words` and `prediction`, one tag per word.
+
+    That to a text also has `offsets`, [start, end) of each word in the text, and if the tags mark entities `entities`.
+
+    Args:
+      record: a record of `LabeledExamples`.
+      tags: its predicted tags.
+      classes: all tags, from which the scheme is inferred.
+    """
+    answer: Record = {"words": record["words"], "prediction": tags}
+    if (offsets := record.get("offsets")) is None:
+        return answer
+    answer["offsets"] = offsets
+    if canonical := tag_schemes.canonical_of(classes):
+        found = sorted(tag_schemes.entities(list(map(canonical, tags))), key=lambda entity: entity[1])
+        places = [(kind, offsets[first][0], offsets[last][1]) for kind, first, last in found]
+        answer["entities"] = [
+            {"type": kind, "text": record["text"][start:end], "start": start, "end": end} for kind, start, end in places
+        ]
+    return answer
 
 
 def _check_tags(record: Record) -> None:
@@ -321,3 +395,22 @@ def _check_tags(record: Record) -> None:
 def _is_joined(character: str) -> bool:
     """Return whether no space separates a character from others of this kind."""
     return is_unspaced(character) or is_wide_punctuation(character)
+
+
+def _is_mark(character: str) -> bool:
+    return unicodedata.category(character).startswith("P")
+
+
+def _without_marks(word: str) -> list[tuple[int, int]]:
+    """Return [start, end) of a space-separated word without the marks around it, and of these, equal ones together."""
+    first = next((place for place, character in enumerate(word) if not _is_mark(character)), len(word))
+    last = len(word) - next((count for count, character in enumerate(word[first:][::-1]) if not _is_mark(character)), 0)
+    last += _ABBREVIATION.fullmatch(word[first : last + 1]) is not None
+    before = [match.span() for match in _EQUAL_MARKS.finditer(word, 0, first)]
+    return [*before, *[(first, last)] * (first < last), *(m.span() for m in _EQUAL_MARKS.finditer(word, last))]
+
+
+def _around_unspaced(text: str, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Return the parts of text[start:stop]: characters of scripts without spaces, and what is between them."""
+    unspaced = (place for place in range(start, stop) if is_unspaced(text[place]))
+    return itertools.pairwise(sorted({start, stop}.union(*((place, place + 1) for place in unspaced))))

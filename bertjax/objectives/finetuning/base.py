@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.data.batch import Draw, PlacedExamples
-from bertjax.data.examples import Ragged
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.labeled.texts import IS_LABELED
 from bertjax.models.config import EncoderConfig
@@ -179,18 +178,3 @@ def class_probabilities(classes: tuple[str, ...], probabilities_C: np.ndarray) -
 def without_location(record: Record) -> Record:
     """Return a record without the file and line that it was read from."""
     return {key: value for key, value in record.items() if key != WHERE}
-
-
-def by_record(examples: Ragged, records: list[Record]) -> list[tuple[Record, list[int]]]:
-    """Group examples (windows) by record: return (record, example indices sorted by id) pairs.
-
-    Args:
-      examples: M examples.
-      records: one record per example.
-    """
-    groups: dict[int, tuple[Record, list[int]]] = {}
-    for index in np.argsort(examples.ids, kind="stable").tolist():
-        record = records[index]
-        # Records are dicts, which cannot be hashed, and equal records must stay separate.
-        groups.setdefault(id(record), (record, []))[1].append(index)
-    return list(groups.values())

@@ -13,35 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.data.batch import Draw, PlacedExamples
-from bertjax.data.examples import Ragged
-from bertjax.data.labeled import tag_schemes
-from bertjax.data.labeled.base import Record
-from bertjax.data.labeled.tag_schemes import OUTSIDE
+from bertjax.data.labeled import tag_schemes, tagged
+from bertjax.data.labeled.tag_schemes import entities
 from bertjax.data.labeled.tagged import NO_WORD
 from bertjax.objectives.base import Arrays, Traits
-from bertjax.objectives.finetuning.base import TokenObjective, by_record, majority_accuracy, without_location
+from bertjax.objectives.finetuning.base import TokenObjective, majority_accuracy, without_location
 from bertjax.objectives.losses import classification_term
 from bertjax.objectives.outputs import Output
-
-
-def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
-    """Return (type, first word, last word) for each entity in a sentence; `tags` are in IOB or IOBES."""
-    found, before = [], OUTSIDE
-    for word, tag in enumerate(tags):
-        if tag != OUTSIDE:
-            if _starts(before, tag):
-                found.append((tag[2:], word, word))
-            else:  # the last entity goes on
-                kind, first, _ = found[-1]
-                found[-1] = (kind, first, word)
-        before = tag
-    return set(found)
-
-
-def _starts(before: str, tag: str) -> bool:
-    """Return whether a tag other than O starts a new entity, given the tag before it."""
-    # A change of type also starts one, which covers IOB1, where B appears only between entities of one type.
-    return before == OUTSIDE or before[0] in "ES" or tag[0] in "BS" or before[2:] != tag[2:]
 
 
 def scores(
@@ -118,37 +96,18 @@ class Tagging(TokenObjective):
     def score(self, outputs, examples, records):
         if not self.marks_entities:
             return {}
-        tagged = self._tagged(outputs, examples, records)
-        gold, predicted = [record["tags"] for record, _ in tagged], [guesses for _, guesses in tagged]
-        return scores(gold, predicted, self.classes)
+        pairs = tagged.predicted(outputs["guesses"], examples, records, self.classes)
+        return scores([record["tags"] for record, _ in pairs], [tags for _, tags in pairs], self.classes)
 
     def scores(self, outputs, examples, records):
-        tagged = self._tagged(outputs, examples, records)
-        right = ((record, sum(map(str.__eq__, guesses, record["tags"]))) for record, guesses in tagged)
+        pairs = tagged.predicted(outputs["guesses"], examples, records, self.classes)
+        right = ((record, sum(map(str.__eq__, tags, record["tags"]))) for record, tags in pairs)
         return {"token_accuracy": [(record, float(count), float(len(record["tags"]))) for record, count in right]}
 
     def predictions(self, outputs, examples, records):
-        """Return records with `words` and `prediction`, one tag per word."""
-        tagged = self._tagged(outputs, examples, records)
-        return [
-            without_location(record) | {"words": record["words"], "prediction": guesses} for record, guesses in tagged
-        ]
-
-    def _tagged(self, outputs, examples: Ragged, records: list[Record]) -> list[tuple[Record, list[str]]]:
-        """Return (record, predicted tags) pairs, without records that `eval.rows` cut short."""
-        tagged = []
-        for record, windows in by_record(examples, records):
-            # -1 stays where the window that predicts a word was not evaluated.
-            guesses = [-1] * len(record["words"])
-            for window in windows:
-                tokens = slice(*examples.offsets[window : window + 2])
-                # Each word is marked in only one window, so no guess is overwritten.
-                for word, guess in zip(examples.token_labels["word"][tokens], outputs["guesses"][tokens]):
-                    if word >= 0:
-                        guesses[word] = int(guess)
-            if min(guesses) >= 0:
-                tagged.append((record, [self.classes[guess] for guess in guesses]))
-        return tagged
+        """Return records with `words` and `prediction`, one tag per word, see `tagged.answer_of`."""
+        predicted = tagged.predicted(outputs["guesses"], examples, records, self.classes)
+        return [without_location(record) | tagged.answer_of(record, tags, self.classes) for record, tags in predicted]
 
 
 def _weights(batch: Arrays):

@@ -69,7 +69,8 @@ def test_words_are_joined_as_in_their_text(words, units, is_spaced):
 @pytest.mark.parametrize(
     "words, units, split",
     [
-        (["ann", "li"], "words", ["ab", "c\u6771\u4eac."]),
+        (["ann", "li", "oslo.", "rome,", "."], "words", ["ab", "c\u6771\u4eac."]),
+        (["ann", "U.S.", ".", "li"], "words_and_punctuation", ["ab", "c\u6771\u4eac", "."]),
         (["a", "l", "i", "n", "2008"], "characters", list("abc\u6771\u4eac.")),
         (["a", " ", "l", "i"], "characters_and_spaces", list("ab c\u6771\u4eac.")),
         ([], "words", ["ab", "c\u6771\u4eac."]),
@@ -77,8 +78,19 @@ def test_words_are_joined_as_in_their_text(words, units, is_spaced):
 )
 def test_what_has_a_tag_in_the_training_file_has_one_in_a_text(words, units, split):
     format = Tagged().resolved([{"words": words, "tags": ["O"] * len(words)}] if words else [{"text": "x y"}])
-    assert format.units == units and format.words_in(" ab c\u6771\u4eac. ") == split
+    assert format.units == units and split_by(format, " ab c\u6771\u4eac. ") == split
     assert format.resolved([{"words": ["other"]}]) == format, "a setting stays"
+
+
+def split_by(format, text):
+    return [text[start:end] for start, end in format.spans_in(text)]
+
+
+def test_punctuation_around_words_is_split_off():
+    words = '" The U.S. ( e.g. J. Smith ) , rock-and-roll ... \u0928\u092e\u0938\u094d\u0924\u0947 \u0964'.split()
+    text = '"The U.S. (e.g. J. Smith), rock-and-roll... \u0928\u092e\u0938\u094d\u0924\u0947\u0964'
+    assert split_by(Tagged(units="words_and_punctuation"), text) == split_by(Tagged(), text) == words
+    assert split_by(Tagged(), "ab\u6771\u4eac. ...") == ["ab", "\u6771", "\u4eac", ".", "..."]
 
 
 def read_to_predict(tmp_path, text, name="a.txt", **choices):
