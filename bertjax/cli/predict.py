@@ -25,17 +25,18 @@ examples:
       python -m bertjax predict runs/tiny/export --do=embed --normalize --file=sentences.txt --out=vectors.npy
 
 A tagger also reads files with a word in each line, and CoNLL-U. Its tags are written as a column of the same file,
-unless --json or an --out that ends in .jsonl asks for JSON.
+unless --json or an --out that ends in .jsonl or .csv asks for another form.
 
 On a terminal, predictions are printed as text with percentages, embeddings as JSON. In a pipe, in a file (--out) and
-with --json, each record becomes one line of JSON, in the order of the input, and keeps its own fields.
+with --json, each record becomes one line of JSON, in the order of the input, and keeps its own fields. A --out that
+ends in .csv has columns: these fields, the prediction and its probability, lists as JSON.
 A text that is longer than the model can read is cut at its end; the number of cut texts is printed at the end.
 """
 
 import dataclasses
 import sys
-
-import numpy as np
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from bertjax.config.opening import SavedModel
 from bertjax.inference.buckets import bar
@@ -43,13 +44,9 @@ from bertjax.inference.embed import Embed
 from bertjax.inference.ensemble import Ensemble
 from bertjax.inference.finetuned import FineTuned
 from bertjax.inference.predictor import PIPELINES, Predictor, Request
-from bertjax.inference.records import print_notes, readable_text, requested
+from bertjax.inference.records import ARRAY, FORMS, readable_text, requested, write
 from bertjax.runtime import command_line, platform
-from bertjax.runtime.errors import UserError, json_text, say
-
-_ARRAY = ".npy"
-_JSON = (".jsonl", ".json")
-
+from bertjax.runtime.errors import UserError, say
 
 # Number of classes to print on a terminal without --top.
 _SHOWN = 3
@@ -61,32 +58,25 @@ def run(predictor: Predictor, request: Request, out: str = "", readable: int = 0
     Args:
       predictor: the model.
       request: encoded records, from `predictor.request`.
-      out: output file, JSON lines or .npy for embeddings; stdout if empty. The file appears when it is complete.
+      out: output file, JSON lines, .csv, or .npy for embeddings; stdout if empty. It appears when it is complete.
       readable: number of classes to print per record as readable text; 0 for JSON.
       source: input file, if predictions are to be written into a copy of it as a column.
 
     Raises:
-      UserError: the file cannot be written.
+      UserError: the file cannot be written, or its name has another suffix.
     """
-    with command_line.output(out) as file, bar(request.tokens) as progress:
-        if out.endswith(_ARRAY):
-            parts = predictor.outputs(request, progress.update)
-            vectors = np.concatenate([outputs["embedding"] for outputs in parts])
-            # Not `np.save`, which seeks in a file: the target may be a pipe.
-            np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(vectors))
-            file.write(vectors.data)
-        else:
-            predictions = predictor.predictions(request, progress.update)
-            lines = request.pipeline.with_answers(source, predictions) if source else None
-            if lines is None and readable:
-                lines = (readable_text(prediction, request.pipeline.fields, readable) for prediction in predictions)
-            elif lines is None:
-                lines = map(json_text, predictions)
-            for line in lines:
-                file.write(line.encode() + b"\n")
-    if out:
-        say(f"{request.records:,} predictions in {out}", file=sys.stderr)
-    print_notes(request.notes, request.records)
+    records = [record for part, _ in request.parts for record in part]
+    predictions = _with_bar(predictor.predictions, request)
+    vectors = (part["embedding"] for part in _with_bar(predictor.outputs, request))
+    lines = request.pipeline.with_answers(source, predictions) if source else None
+    if lines is None and readable:
+        lines = (readable_text(prediction, request.pipeline.fields, readable) for prediction in predictions)
+    write(out, records, predictions, vectors, request.notes, lines)
+
+
+def _with_bar(compute: Callable[..., Iterator[Any]], request: Request) -> Iterator[Any]:
+    with bar(request.tokens) as progress:  # it ends before anything else is printed
+        yield from compute(request, progress.update)
 
 
 def _layers(text: str, last: int) -> tuple[int, ...]:
@@ -125,7 +115,7 @@ def main(argv: list[str] | None = None) -> int:
         {
             "--file=F": "a file with one sentence per line, or a .csv, .tsv, .jsonl or .json with the field 'text' "
             "(or the fields of the task); also .gz, .zst or .xz",
-            "--out=F": "file to write instead of stdout; embeddings also as .npy",
+            "--out=F": "file to write instead of stdout: .jsonl, .json, .csv, or .npy for embeddings",
             "--task=NAME": "the task to predict, if the model was fine-tuned on several",
             "--layers=N": "with embed: layers to concatenate, as in 8, 9,10,11,12 or last4; 0 is the embeddings "
             "(default: the last)",
@@ -177,7 +167,7 @@ def main(argv: list[str] | None = None) -> int:
     if stray := options.keys() - {field.name for field in dataclasses.fields(kind)}:
         remedy = "remove it" if args.do or stray - {"normalize", "layers", "per_token"} else "add --do=embed"
         raise UserError(f"--{stray.pop().replace('_', '-')} has no effect with --do={do}; {remedy}")
-    if args.out.endswith(_ARRAY) and (kind is not Embed or args.per_token):
+    if args.out.endswith(ARRAY) and (kind is not Embed or args.per_token):
         raise UserError(
             f"--out={args.out} can hold only embeddings, one for each text; add --do=embed without --per-token, or "
             "name a .jsonl file"
@@ -190,7 +180,7 @@ def main(argv: list[str] | None = None) -> int:
         say("".join(f"{line}\n" for line in pipeline.remarks), end="", file=sys.stderr)
     request = predictor.request(pipeline, requested(args.texts, args.file, pipeline.fields, pipeline.read))
     readable = kind is not Embed and not args.json and not args.out and sys.stdout.isatty()
-    as_column = isinstance(pipeline, FineTuned) and not args.json and not args.out.endswith(_JSON)
+    as_column = isinstance(pipeline, FineTuned) and not args.json and not args.out.endswith(FORMS)
     source = args.file if as_column else ""
     run(predictor, request, args.out, (args.top or _SHOWN) if readable else 0, source)
     return 0

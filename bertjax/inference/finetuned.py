@@ -2,8 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
-import os
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -13,7 +11,7 @@ from bertjax.data.formats import FORMATS
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
 from bertjax.inference.base import Pipeline, config_of
 from bertjax.inference.masked import masked_lm
-from bertjax.inference.records import read_inputs, with_best
+from bertjax.inference.records import read_inputs, with_best, with_tags
 from bertjax.objectives.base import Objective
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import Allowed
@@ -108,8 +106,7 @@ class FineTuned(Pipeline):
         return read_inputs(self._examples, path, self.objective.classes)
 
     def with_answers(self, path: str, predictions: Iterator[dict[str, Any]]) -> Iterator[str] | None:
-        answers = itertools.chain.from_iterable(prediction["prediction"] for prediction in predictions)
-        return self._examples.with_answers(os.path.expanduser(path), answers, self.objective.classes)
+        return with_tags(self._examples, path, predictions, self.objective.classes)
 
     @functools.cached_property
     def seq_len(self) -> int:

@@ -1,10 +1,16 @@
 """Records to predict, from a list of texts, a file or a stream, with the place of each, and answers as text."""
 
+import csv
+import itertools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
+
+import numpy as np
 
 from bertjax.data.labeled import tables
 from bertjax.data.labeled.base import WHERE, Classes, LabeledFormat, Record, of_command
@@ -12,10 +18,15 @@ from bertjax.data.labeled.labels import with_names_of
 from bertjax.data.sources.base import check_surrogates, text_of
 from bertjax.data.sources.lines import BYTE_ORDER_MARK, numbered_lines
 from bertjax.runtime import command_line
-from bertjax.runtime.errors import UserError, printable, say
+from bertjax.runtime.errors import UserError, json_text, printable, say
 
 # What a command adds to the number of texts that were cut.
 CUT_FEWER = "; a larger stages.0.seq_len in training cuts fewer"
+# Names of files for predictions: lines of JSON, and columns. A device or a pipe has no suffix, and gets lines of JSON.
+COLUMNS, ARRAY = ".csv", ".npy"
+FORMS = (".jsonl", ".json", COLUMNS)
+# The column of the probability of the prediction.
+_PROBABILITY = "probability"
 
 
 def records_of(texts: Sequence[str], field: str = "text") -> list[Record]:
@@ -154,17 +165,6 @@ def with_best(answer: dict[str, Any], top: int) -> dict[str, Any]:
     return answer | {"probabilities": dict(best)}
 
 
-def print_notes(notes: Mapping[str, int], records: int) -> None:
-    """Print to stderr how many of the texts were changed, such as cut.
-
-    Args:
-      notes: {change: number of texts}.
-      records: number of all texts.
-    """
-    for note, count in notes.items():
-        say(f"{count:,} of {records:,} texts were {note}{CUT_FEWER * note.startswith('cut')}", file=sys.stderr)
-
-
 def single_field(fields: Sequence[str]) -> str:
     """Return the only field of a record.
 
@@ -246,6 +246,99 @@ def readable_text(prediction: dict[str, Any], fields: Sequence[str], shown: int)
     else:
         lines.append(str(prediction["prediction"]))
     return "\n    ".join(printable(line) for line in lines)
+
+
+def with_tags(
+    examples: LabeledFormat, path: str, answers: Iterator[Record], classes: Sequence[str]
+) -> Iterator[str] | None:
+    """Yield the lines of a file of words with a tag in each; None for a file of texts.
+
+    Args:
+      examples: the format that the model was trained on.
+      path: the file.
+      answers: one answer per record of it, computed when its line is yielded.
+      classes: the model's classes.
+    """
+    tags = itertools.chain.from_iterable(answer["prediction"] for answer in answers)
+    return examples.with_answers(os.path.expanduser(path), tags, classes)
+
+
+def write(
+    out: str,
+    records: Sequence[Record],
+    answers: Iterator[Record],
+    vectors: Iterable[np.ndarray],
+    notes: Mapping[str, int],
+    lines: Iterator[str] | None = None,
+) -> None:
+    """Write predictions to a file or to stdout; print to stderr how many, and how many texts were cut.
+
+    Args:
+      out: see `lines_of`; or a name in .npy. The file appears when it is complete.
+      records: the records, at least one.
+      answers: one answer per record, with the fields of the record; computed when it is written.
+      vectors: the arrays of a .npy file in place of them, one below the other.
+      notes: {what was changed, such as texts that were cut: number of records}.
+      lines: what to write in place of `lines_of`.
+
+    Raises:
+      UserError: the file cannot be written, or see `lines_of`.
+    """
+    with command_line.output(out) as file:
+        if out.endswith(ARRAY):
+            array = np.concatenate(list(vectors))
+            # Not `np.save`, which seeks in a file: the target may be a pipe.
+            np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+            file.write(array.data)
+        else:
+            for line in lines or lines_of(answers, out, records):
+                file.write(line.encode() + b"\n")
+    if out:
+        say(f"{len(records):,} predictions in {out}", file=sys.stderr)
+    for note, count in notes.items():
+        say(f"{count:,} of {len(records):,} texts were {note}{CUT_FEWER * note.startswith('cut')}", file=sys.stderr)
+
+
+def lines_of(answers: Iterator[Record], out: str, records: Sequence[Record]) -> Iterator[str]:
+    """Return the lines of a file of predictions: columns if its name ends in .csv, else JSON.
+
+    Args:
+      answers: one answer per record, with the fields of the record.
+      out: the file, or a device or pipe without a suffix; empty for stdout.
+      records: the records, at least one.
+
+    Raises:
+      UserError: the name has another suffix, or a record has a field with the name of a column of answers.
+    """
+    suffix = PurePath(out).suffix
+    if suffix not in ("", *FORMS):
+        raise UserError(f"--out={out} ends in {suffix}; name a file in {', '.join(FORMS)}, or {ARRAY} for embeddings")
+    return _columns(answers, records) if suffix == COLUMNS else map(json_text, answers)
+
+
+def _columns(answers: Iterator[Record], records: Sequence[Record]) -> Iterator[str]:
+    first = next(answers)
+    fields = dict.fromkeys(name for record in records for name in record if name != WHERE)
+    if _PROBABILITY in fields:
+        raise UserError(f"a record has the field {_PROBABILITY!r}, in which its answer is written; rename it")
+    names = list(fields | _cells(first))
+    line = csv.writer(types.SimpleNamespace(write=str), lineterminator="").writerow  # returns the result of `write`
+    yield line(names)
+    for answer in itertools.chain([first], answers):
+        cells = _cells(answer)
+        yield line([cells.get(name, "") for name in names])
+
+
+def _cells(answer: Record) -> dict[str, str]:
+    """Return an answer as {column: text}: of the probabilities only those of the prediction, lists as JSON."""
+    row = dict(answer)
+    if isinstance(of_class := row.pop("probabilities", None), dict):
+        best = row["prediction"]
+        row[_PROBABILITY] = list(map(of_class.get, best)) if isinstance(best, list) else of_class[best]
+    return {
+        name: value if isinstance(value, str) else "" if value is None else json_text(value)
+        for name, value in row.items()
+    }
 
 
 def _percent(name: str, probability: float) -> str:

@@ -12,9 +12,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bertjax.data.labeled.base import LabeledFormat, Record
-from bertjax.inference.records import print_notes, read_inputs, readable_text, requested, with_answer, with_best
+from bertjax.inference.records import (
+    ARRAY,
+    FORMS,
+    read_inputs,
+    readable_text,
+    requested,
+    with_answer,
+    with_best,
+    with_tags,
+    write,
+)
 from bertjax.runtime import command_line
-from bertjax.runtime.errors import UserError, json_text, say
+from bertjax.runtime.errors import UserError
 from bertjax.serving.description import CLASSIFICATION, EMBEDDING, MULTI_LABEL
 from bertjax.serving.model import Encoded, OnnxModel, Text
 
@@ -50,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_flags(
         {
             "--file=F": "a file with one sentence per line, or a .csv, .tsv, .jsonl or .json",
-            "--out=F": "file to write instead of stdout, JSON lines",
+            "--out=F": "file to write instead of stdout: .jsonl, .json, .csv, or .npy for embeddings",
         }
     )
     parser.add_flags({"--top=K": "number of classes, most probable first (default: all)"}, type=command_line.positive)
@@ -65,20 +75,21 @@ def main(argv: list[str] | None = None) -> int:
     labels = model.description.labels
     if args.top and model.description.task not in (CLASSIFICATION, MULTI_LABEL):
         raise UserError(f"--top={args.top} has no effect on a model without probabilities of classes; leave it out")
+    if args.out.endswith(ARRAY) and model.description.task != EMBEDDING:
+        raise UserError(f"--out={args.out} can hold only embeddings; name a .jsonl or .csv file")
     fields = examples.inputs
     records = requested(args.texts, args.file, fields, functools.partial(read_inputs, examples, classes=labels))
     # All records first, so that a bad one is found before anything is computed.
     texts = texts_of(examples, records)
     parts = [model.encode(texts[first : first + _PART]) for first in range(0, len(texts), _PART)]
     is_readable = model.description.task != EMBEDDING and not args.json and not args.out and sys.stdout.isatty()
-    with command_line.output(args.out) as file:
-        for answer in predictions(model, records, parts, (*fields, examples.list_input)):
-            if is_readable:
-                line = readable_text(answer, fields, args.top or _SHOWN)
-            else:
-                line = json_text(with_best(answer, args.top) if args.top else answer)
-            file.write(line.encode() + b"\n")
-    if args.out:
-        say(f"{len(records):,} predictions in {args.out}", file=sys.stderr)
-    print_notes(sum(map(Counter, (part.notes for part in parts)), Counter()), len(records))
+    answers = predictions(model, records, parts, (*fields, examples.list_input))
+    if args.top:
+        answers = (with_best(answer, args.top) for answer in answers)
+    as_column = bool(args.file and examples.list_input) and not args.json and not args.out.endswith(FORMS)
+    lines = with_tags(examples, args.file, answers, labels) if as_column else None
+    if lines is None and is_readable:
+        lines = (readable_text(answer, fields, args.top or _SHOWN) for answer in answers)
+    notes = sum(map(Counter, (part.notes for part in parts)), Counter())
+    write(args.out, records, answers, (model.values(part.rows) for part in parts), notes, lines)
     return 0

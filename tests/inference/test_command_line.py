@@ -104,6 +104,7 @@ def test_a_bad_file_is_refused(folder, tmp_path, capsys, name, content, complain
         (["--file=x.txt", "a [MASK]"], "give one of them"),
         (["a [MASK]", "--out=nowhere/out.jsonl"], "--out=nowhere/out.jsonl cannot be written"),
         (["a [MASK]", "--out=vectors.npy"], "--out=vectors.npy can hold only embeddings"),
+        (["a [MASK]", "--out=x.xlsx"], "--out=x.xlsx ends in .xlsx; name a file in .jsonl, .json, .csv, or .npy for"),
         (["a", "--do=embed", "--per-token", "--out=x.npy"], "--out=x.npy can hold only embeddings, one for each text"),
         (["a [MASK]", "--do=embed", "--top=3"], "--top has no effect with --do=embed"),
         (["a [MASK]", "--normalize"], "--normalize has no effect with --do=fill"),

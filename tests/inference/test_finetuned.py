@@ -12,7 +12,7 @@ from bertjax.config.config import from_dict, to_dict
 from bertjax.inference.ensemble import Ensemble
 from bertjax.inference.finetuned import FineTuned
 from bertjax.inference.predictor import Predictor
-from bertjax.inference.records import readable_text, records_of
+from bertjax.inference.records import lines_of, readable_text, records_of
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
 from tests import batches
@@ -76,6 +76,19 @@ def test_predictions_as_text():
     assert readable_text(sets, ["a"], 3) == "x\n    music, food   (music 85.7%   food 65.1%   alarm 4.0%)"
     assert readable_text(sets | {"prediction": []}, ["a"], 1) == "x\n    none   (music 85.7%)"
     assert readable_text({"a": "x", "b": "y", "prediction": 1.5}, ["a", "b"], 3) == "x  |  y\n    1.5"
+
+
+def test_predictions_as_columns():
+    records = [{"a": 'x, "y"', "n": 3, "_where": "f:1"}, {"a": "z", "more": None, "_where": "f:2"}]
+    answers = [
+        {"a": 'x, "y"', "n": 3, "prediction": "no", "probabilities": {"yes": 0.25, "no": 0.75}},
+        {"a": "z", "more": None, "prediction": ["yes"], "probabilities": {"yes": 0.5, "no": 0.4}},
+    ]
+    lines = ["a,n,more,prediction,probability", '"x, ""y""",3,,no,0.75', 'z,,,"[""yes""]",[0.5]']
+    assert list(lines_of(iter(answers), "a.csv", records)) == lines
+    assert list(map(json.loads, lines_of(iter(answers), "/dev/fd/3", records))) == answers
+    with pytest.raises(UserError, match="has the field 'probability', in which its answer is written; rename it"):
+        list(lines_of(iter(answers), "a.csv", [{"probability": 1}]))
 
 
 def test_pairs_are_read_from_records(model, tmp_path, capsys):

@@ -10,7 +10,7 @@ from bertjax.config import export as exports
 from bertjax.inference.predictor import Predictor
 from bertjax.interop import huggingface, onnx
 from bertjax.runtime.errors import UserError
-from bertjax.serving.model import OnnxModel
+from bertjax.serving import predict as serving_predict
 from tests.interop import models
 from tests.serving import files
 
@@ -183,7 +183,8 @@ def test_a_folder_of_theirs_gives_their_vectors_everywhere(tmp_path):
     model = exports.read(tmp_path / "ours")
     onnx.write(tmp_path / "model.onnx", model)
     huggingface.write(tmp_path / "back", model)
-    served = [answer["embedding"] for answer in OnnxModel(tmp_path / "model.onnx").answers(TEXTS)]
+    assert serving_predict.main([str(tmp_path / "model.onnx"), *TEXTS, f"--out={tmp_path / 'a.npy'}"]) == 0
+    served = np.load(tmp_path / "a.npy")
     back = library.SentenceTransformer(str(tmp_path / "back"), device="cpu")
     for actual in (Predictor(model).embed(TEXTS), served, back.encode(TEXTS)):
         np.testing.assert_allclose(actual, expected, atol=1e-5)
