@@ -43,7 +43,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     objective = {"kind": "classification", "pooling": "cls" if variant == "cls" else "mean"}
     examples = {"kind": "labeled_text", "train": "train.csv", "heldout": 0.2, "text": "auto", "label": "auto"}
     if variant in ("multi_label", "regression"):
-        objective["kind"], examples["label"] = variant, "label"
+        objective["kind"] = variant
     if variant == "multi_label":
         examples["kind"] = "label_sets"
     if variant == "tags":

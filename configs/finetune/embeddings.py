@@ -91,6 +91,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.optimizer = {"learning_rate": 2e-5, "warmup_share": 0.1}
     config.stages = [{"epochs": 4.0 if variant == "STS-B" else 1.0, "seq_len": 256, "examples": 2 * 16}]
     if variant == "pairs":
+        config.tasks["embeddings"]["examples"].update({"text": "auto", "pair": "auto"})
         config.optimizer = {"learning_rate": 5e-5, "warmup_steps": 0}
         config.stages = [{"epochs": 3.0, "seq_len": 64, "examples": 2 * 512}]
     config.eval = {"every": 0, "rows": 0, "samples": 0}

@@ -200,8 +200,11 @@ class LabeledFormat(ExampleFormat):
         """
         raise TypeError(f"{type(self).__name__} has no parse()")
 
-    def located(self) -> Self:
+    def located(self, has_classes: bool = True) -> Self:
         """Return a copy with the columns that settings leave to the training file.
+
+        Args:
+          has_classes: whether labels are class names rather than numbers.
 
         Raises:
           UserError: the file cannot be read, or several columns are possible.

@@ -88,6 +88,10 @@ class LabelSets(LabeledText):
         # A column with names takes the place of columns with 1 and 0.
         return dataclasses.replace(changed, label_columns=()) if "label" in columns else changed
 
+    def _is_label(self, values: list[Any]) -> bool:
+        parts = [value if isinstance(value, list) else re.split("[,;|]", str(value)) for value in values]
+        return super()._is_label([part for value in parts for part in value])
+
     def check_label(self, record: Record, usual: str) -> None:
         self._names(record)
 

@@ -104,7 +104,7 @@ class LabeledSource:
     @functools.cached_property
     def _given(self) -> LabeledFormat:
         try:
-            return self._configured.located()
+            return self._configured.located(self.has_classes)
         except UserError as error:
             raise type(error)(f"examples.train: {error}") from None
 

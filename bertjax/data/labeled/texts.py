@@ -73,13 +73,23 @@ class LabeledText(LabeledFormat):
     def inputs(self) -> tuple[str, ...]:
         return (self.text, self.pair) if self.pair else (self.text,)
 
-    def located(self) -> Self:
+    def located(self, has_classes: bool = True) -> Self:
         # A loaded model has its columns, and may lack the file.
-        if AUTO not in (self.text, self.label) or not self.train:
+        if AUTO not in (self.text, self.pair, self.label) or not self.train:
             return self
-        taken = {self.pair, *getattr(self, "label_columns", ())}
-        text, label = columns(self.train, self.text, self.label, taken, self.quoted)
-        return dataclasses.replace(self, text=text, label=label)
+        is_label = self._is_label if has_classes else _is_number
+        taken = getattr(self, "label_columns", ())
+        own = "" if taken else self.label
+        text, pair, label = columns(self.train, self.text, self.pair, own, taken, self.quoted, is_label)
+        return dataclasses.replace(self, text=text, pair=pair, label=LabeledText.label if taken else label)
+
+    def _is_label(self, values: list[Any]) -> bool:
+        """Return whether the values of a column can be labels that are class names."""
+        if not values or not all(isinstance(value, (str, int, float)) for value in values):
+            return False
+        classes = set(map(labels.class_of, values))
+        is_short = max(map(len, classes)) <= _LONGEST_NAME
+        return is_short and 1 < len(classes) <= max(2, len(values) // _EXAMPLES_A_CLASS)
 
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:
         columns = [column for column in (*self.inputs, self.label) if column]
@@ -190,24 +200,36 @@ class LabeledText(LabeledFormat):
 AUTO = "auto"
 # A label column has at least this many rows per class on average.
 _EXAMPLES_A_CLASS = 3
+# Usual names of the columns of a pair.
+_PAIR = ("sentence1", "sentence2")
 # No class name is longer.
 _LONGEST_NAME = 80
 # The border of two words of letters: numbers, dates, codes and addresses of mail have none.
 _WORDS = re.compile(r"[^\W\d_]\W{0,4}\s\W{0,4}[^\W\d_]")
 
 
-def columns(path: str, text: str, label: str, taken: Collection[str], quoted: bool) -> tuple[str, str]:
-    """Return the columns of text and label in a table, and print them.
+def columns(
+    path: str,
+    text: str,
+    pair: str,
+    label: str,
+    taken: Collection[str],
+    quoted: bool,
+    is_label: Callable[[list[Any]], bool],
+) -> tuple[str, str, str]:
+    """Return the columns of text, second text and label in a table, and print them.
 
     A column that is called `text` or `label` wins. Otherwise the text is the only column whose values are mostly
-    different and have several words, and the label is the only one with few values. If the first line is not a header,
-    because its label is one that other lines have too, the columns are numbers.
+    different and have several words, or with a second text the first of two (`sentence1` and `sentence2` win), and the
+    label is the only one that can be one. If the first line is not a header, because its label is one that other lines
+    have too, the columns are numbers.
 
     Args:
       path: the training file.
-      text, label: names; `AUTO` for those to find.
-      taken: further columns that are known, such as that of a second text.
+      text, pair, label: names; `AUTO` for those to find, empty for none.
+      taken: further columns that are known.
       quoted: see `tables.read`.
+      is_label: whether the values of a column can be labels.
 
     Raises:
       UserError: the file cannot be read or has no rows; or no column or several columns can be the one, and the message
@@ -217,9 +239,17 @@ def columns(path: str, text: str, label: str, taken: Collection[str], quoted: bo
     base.not_empty(rows, path, "rows")
     # pandas writes an index as a column without a name.
     values = {name: [row[name] for row in rows if not labels.is_missing(row.get(name))] for name in names if name}
-    free = [name for name in values if name not in taken]
+    free = [name for name in values if name not in (*taken, *({text, pair, label} - {AUTO}))]
     if label == AUTO:
-        label = _only("label", [name for name in free if name != text and _is_label(values[name])], values, path)
+        label = _only("label", [name for name in free if is_label(values[name])], values, path)
+    if pair == AUTO:
+        texts = [name for name in _PAIR if text == AUTO and name in values]
+        if len(texts) < 2:
+            texts = [text] * (text != AUTO) + [name for name in free if name != label and _is_text(values[name])]
+        if len(texts) != 2:
+            remedy = "set examples.text=COLUMN and examples.pair=COLUMN"
+            raise UserError(f"{path} has the columns {_described(values)}, and not two of texts; {remedy}")
+        text, pair = texts
     if text == AUTO:
         text = _only("text", [name for name in free if name != label and _is_text(values[name])], values, path)
     is_numbered = any(name.isdecimal() and name not in names for name in (text, label))
@@ -234,8 +264,9 @@ def columns(path: str, text: str, label: str, taken: Collection[str], quoted: bo
     if is_numbered or (is_class and not has_one_word):
         text, label = (str(names.index(name)) if name in values else name for name in (text, label))
         say(f"{path}: its first line is an example and not the names of columns", file=sys.stderr)
-    say(f"{path}: the column of the text is {text!r}{f', that of the label {label!r}' * bool(label)}", file=sys.stderr)
-    return text, label
+    found = f"{f', that of the second {pair!r}' * bool(pair)}{f', that of the label {label!r}' * bool(label)}"
+    say(f"{path}: the column of the text is {text!r}{found}", file=sys.stderr)
+    return text, pair, label
 
 
 def _only(role: str, candidates: Sequence[str], values: dict[str, list[Any]], path: str) -> str:
@@ -244,22 +275,21 @@ def _only(role: str, candidates: Sequence[str], values: dict[str, list[Any]], pa
         return role
     if len(candidates) == 1:
         return candidates[0]
-    shown = shorten([_described(name, column) for name, column in values.items()], 12)
     which = f"{' and '.join(map(repr, candidates))} may each be" if candidates else "none looks like"
-    example = (candidates or list(values))[0]
-    raise UserError(f"{path} has the columns {shown}; {which} the {role}: set examples.{role}={example}")
+    remedy = f"set examples.{role}={candidates[0] if candidates else 'COLUMN'}"
+    raise UserError(f"{path} has the columns {_described(values)}; {which} the {role}: {remedy}")
 
 
-def _described(name: str, values: list[Any]) -> str:
-    return f"{name!r} ({'text' if _is_text(values) else f'{len(set(map(labels.class_of, values))):,} values'})"
+def _described(values: dict[str, list[Any]]) -> str:
+    counts = {name: f"{len(set(map(labels.class_of, column))):,} values" for name, column in values.items()}
+    return shorten([f"{name!r} ({'text' if _is_text(values[name]) else count})" for name, count in counts.items()], 12)
 
 
-def _is_label(values: list[Any]) -> bool:
-    if not values or not all(isinstance(value, (str, int, float)) for value in values):
-        return False
-    classes = set(map(labels.class_of, values))
-    is_short = max(map(len, classes)) <= _LONGEST_NAME
-    return is_short and 1 < len(classes) <= max(2, len(values) // _EXAMPLES_A_CLASS)
+def _is_number(values: list[Any]) -> bool:
+    """Return whether the values of a column can be scores: different numbers, and not those of the rows."""
+    numbers = [labels.number_of(value) if isinstance(value, (str, int, float)) else math.nan for value in values]
+    are_ids = len(set(numbers)) == len(numbers) and all(map(float.is_integer, numbers))
+    return len(set(numbers)) > 1 and not any(map(math.isnan, numbers)) and not are_ids
 
 
 def _is_text(values: list[Any]) -> bool:

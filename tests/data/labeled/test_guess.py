@@ -1,5 +1,6 @@
 """Columns of a file as a spreadsheet writes it: delimiter, text and label are found and printed, or refused."""
 
+import dataclasses
 import gzip
 import json
 import random
@@ -10,6 +11,8 @@ import pytest
 
 from bertjax.data import tokenizer
 from bertjax.data.labeled import tables
+from bertjax.data.labeled.label_sets import LabelSets
+from bertjax.data.labeled.siamese import SiamesePairs
 from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.labeled.split import divide, folds, limited
 from bertjax.data.labeled.texts import LabeledText
@@ -70,14 +73,35 @@ def test_files_without_a_header_or_a_name_of_a_column(tmp_path):
             "label: set examples.label=kind",
         ),
         ("question;answer;kind", "{text};{text} x;{label}", "'question' and 'answer' may each be the text: set exam"),
-        ("id;kind", "{number};{label}", "none looks like the text: set examples.text=id"),
-        ("message;id", "{text};{number}", "none looks like the label: set examples.label=message"),
+        ("id;kind", "{number};{label}", "none looks like the text: set examples.text=COLUMN"),
+        ("message;id", "{text};{number}", "none looks like the label: set examples.label=COLUMN"),
     ],
 )
 def test_what_is_not_certain_is_refused_with_the_columns(tmp_path, header, row, complaint):
     rows = [row.format(text=text, label=label, number=n) for n, (text, label) in enumerate(messages())]
     with pytest.raises(UserError, match=complaint):
         located(tmp_path, "messages.csv", "\n".join([header, *rows]))
+
+
+@pytest.mark.parametrize(
+    "format, has_classes, row, found",
+    [
+        (LabelSets(text="auto", label="auto"), True, "{n};{text};{label}, cheap;", ("text", "", "label")),
+        (LabelSets(text="auto", label_columns=("c",)), True, "{n};{text};x;1", ("text", "", "label")),
+        (LabeledText(text="auto", label="auto"), False, "{n};{text};{third},5;", None),
+        (LabeledText(text="auto", label="auto"), False, "{n};{text};{third}.5;", ("text", "", "label")),
+        (SiamesePairs(text="auto", pair="auto", label=""), True, "{n};{text};x;{text} y", ("text", "c", "")),
+        (SiamesePairs(text="auto", pair="auto", label=""), True, "{n};{text};x;1", None),
+    ],
+)
+def test_labels_of_every_task_are_found(tmp_path, format, has_classes, row, found):
+    rows = [row.format(text=text, label=label, n=n, third=n // 3) for n, (text, label) in enumerate(messages())]
+    (tmp_path / "a.csv").write_text("\n".join(["id;text;label;c", *rows]).replace("label;c", "kind;c"))
+    try:
+        located = dataclasses.replace(format, train=str(tmp_path / "a.csv")).located(has_classes)
+        assert (located.text, located.pair, located.label.replace("kind", "label")) == found
+    except UserError as error:
+        assert found is None and str(error).endswith("COLUMN")
 
 
 @pytest.mark.parametrize("names", ["text,praise", "comment,praise"])
