@@ -144,7 +144,7 @@ def _next_step(target: Path, kind: str, task: str, has_heads: bool) -> str:
     if kind == "transformers":
         return f"{target / card.FILE} has the code that loads it"
     if kind == "onnx":
-        is_served = task in description.TASKS
+        is_served = (task or description.EMBEDDING) in description.TASKS
         return command("serve", str(target)) if is_served else f"onnxruntime.InferenceSession({str(target)!r})"
     if task:
         return command("predict", str(target), "--file=RECORDS.jsonl")

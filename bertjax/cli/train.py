@@ -27,6 +27,8 @@ from bertjax.config import config_file, export, private_paths, settings
 from bertjax.config.config import Config
 from bertjax.data.labeled.base import Record
 from bertjax.interop import families, huggingface
+from bertjax.interop.names import of_run
+from bertjax.objectives.finetuning.base import without_location
 from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.command_line import STOPPED, command
 from bertjax.runtime.errors import RunFailed, Unexplained, UserError, say
@@ -164,12 +166,13 @@ def _write_results(current: Run, models: dict[epath.Path, export.Export], name: 
             try:
                 huggingface.write(folder / "hf", model)
             except UserError as error:  # transformers has no class for this objective's heads
-                print(f"{path / 'hf'} is not written: {error}")
+                print(f"{path / 'hf'} is not written: {of_run(error, str(files.root))}")
     model = models[files.export]
     write_scores(files.scores, evaluation.of_all("scores"))
     for heldout, part in evaluation.by_set.items():
         if part.predictions:
-            write_jsonl(files.predictions / f"{heldout.replace('/', '-')}.jsonl", part.predictions)
+            path = files.predictions / f"{heldout.replace('/', '-')}.jsonl"
+            write_jsonl(path, map(without_location, part.predictions))
     say("".join(f"{line}\n" for line in classes.write(files, config, evaluation)), end="")
     if config.pruning.kind:
         print(f"pruned    {describe_zeros(model.params)}")

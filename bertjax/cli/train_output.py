@@ -18,6 +18,7 @@ from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.interop import families, huggingface, sentence_transformers, task_heads
 from bertjax.interop.family import parts_in
+from bertjax.interop.names import of_run
 from bertjax.interop.outputs import reading_of
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.objectives.finetuning.embeddings import EmbeddingObjective
@@ -78,7 +79,7 @@ def _reason(check: Callable[[Export], None], model: Export) -> str:
     try:
         check(model)
     except UserError as error:
-        return str(error)
+        return of_run(error, "RUN")
     return ""
 
 

@@ -12,6 +12,12 @@ LAYER = "{layer}"
 ENCODER_ONLY = "add --encoder-only to convert the encoder alone"
 
 
+def of_run(complaint: object, run: str) -> str:
+    """Return a complaint of a conversion with a whole command in place of a flag."""
+    whole = f"the encoder alone: python -m bertjax convert --from={run} --to=hf/encoder --encoder-only"
+    return str(complaint).replace(ENCODER_ONLY, whole)
+
+
 class Name(NamedTuple):
     """One tensor's name in transformers and in bertjax.
 

@@ -12,7 +12,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import PartitionSpec as P
 
-from bertjax.data.labeled.base import LabeledExamples, Record
+from bertjax.data.labeled.base import WHERE, LabeledExamples, Record
 from bertjax.data.pipeline import Feed
 from bertjax.data.store import TokenStore
 from bertjax.models.execution import float32_products
@@ -207,6 +207,8 @@ class _TaskEvaluator:
             metrics |= objective.score(outputs, examples, records)
             # Predictions use what the scores have tuned, as those of the export will.
             predictions = tuned(objective, metrics).predictions(outputs, examples, records)
+            if len(predictions) == len(records) and all("probabilities" in answer for answer in predictions):
+                predictions = [a | {WHERE: r.get(WHERE, "")} for a, r in zip(predictions, records, strict=True)]
             by_record = objective.scores(outputs, examples, records) if isinstance(objective, ScoredByRecord) else {}
             scores |= {name: scores_of_records(scored) for name, scored in by_record.items()}
         text_term = objective.traits.text_term

@@ -80,11 +80,9 @@ def test_predictions_as_text():
 
 def test_predictions_as_columns():
     records = [{"a": 'x, "y"', "n": 3, "_where": "f:1"}, {"a": "z", "more": None, "_where": "f:2"}]
-    answers = [
-        {"a": 'x, "y"', "n": 3, "prediction": "no", "probabilities": {"yes": 0.25, "no": 0.75}},
-        {"a": "z", "more": None, "prediction": ["yes"], "probabilities": {"yes": 0.5, "no": 0.4}},
-    ]
-    lines = ["a,n,more,prediction,probability", '"x, ""y""",3,,no,0.75', 'z,,,"[""yes""]",[0.5]']
+    predicted = {"prediction": "no", "probabilities": {"no": 0.75}}, {"prediction": ["b"], "probabilities": {"b": 0.5}}
+    answers = [{"a": 'x, "y"', "n": 3} | predicted[0], {"a": "z", "more": None} | predicted[1]]
+    lines = ["a,n,more,prediction,probability", '"x, ""y""",3,,no,0.75', 'z,,,"[""b""]",[0.5]']
     assert list(lines_of(iter(answers), "a.csv", records)) == lines
     assert list(map(json.loads, lines_of(iter(answers), "/dev/fd/3", records))) == answers
     with pytest.raises(UserError, match="has the field 'probability', in which its answer is written; rename it"):

@@ -45,10 +45,6 @@ def test_no_tensor_is_missing_or_left_over_and_pipelines_answer_as_bertjax(token
         return
     answers = Predictor(original).predict(TEXTS)
     if term == "tagging":
-        pipeline = transformers.pipeline("token-classification", model=str(tmp_path), ignore_labels=[])
-        for text, expected in zip(TEXTS, answers, strict=True):
-            tag_of = {entry["start"]: entry["entity"] for entry in pipeline(text)}
-            assert [tag_of[start] for start, _ in expected["offsets"]] == expected["prediction"]
         pipeline = transformers.pipeline("token-classification", model=str(tmp_path), aggregation_strategy="first")
         for text, expected in zip(TEXTS, answers, strict=True):
             entities = [(entry["entity_group"], entry["start"], entry["end"]) for entry in pipeline(text)]

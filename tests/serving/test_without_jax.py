@@ -142,24 +142,20 @@ def test_the_time_of_a_text_is_measured(made, tmp_path):
 @slow
 def test_a_tagger_answers_as_its_export(tmp_path):
     """Texts are split, read in windows and joined to entities; columns are sentences."""
-    (tmp_path / "model").mkdir()
-    tagger = files.write(tmp_path / "model", "tagging")
-    expected = Predictor(tagger.model).predict([*TEXTS, "(abd) cfd."])
+    tagger, texts = files.write(tmp_path, "tagging"), [*TEXTS, "(abd) cfd."]
+    expected = Predictor(tagger.model).predict(texts)
     assert any(answer["entities"] for answer in expected) and expected[-1]["words"] == ["(", "abd", ")", "cfd", "."]
-    done = files.run(tmp_path, "predict", str(tagger.onnx), *TEXTS, "(abd) cfd.")
+    done = files.run(tmp_path, "predict", str(tagger.onnx), *texts)
     assert [json.loads(line) for line in done.stdout.splitlines()] == expected
     assert done.stderr == "1 of 6 texts were read in windows of 20 tokens\n"
     server = Server(tmp_path, str(tagger.onnx))
-    own = [{name: value for name, value in answer.items() if name != "text"} for answer in expected[:-1]]
-    assert server.answers(TEXTS) == own
+    assert [{"text": text} | answer for text, answer in zip(texts, server.answers(texts))] == expected
     server.stop()
     (tmp_path / "a.txt").write_text("abd O\nace O\n\nbbe O\ncfd O\n")
-    flags = ("--file=a.txt", "--json")
-    of_export = files.run(tmp_path, "predict", str(tagger.onnx), *flags)
+    done = files.run(tmp_path, "predict", str(tagger.onnx), "--file=a.txt", "--json")
     records = Predictor(tagger.model).predict([{"words": ["abd", "ace"]}, {"words": ["bbe", "cfd"]}])
-    assert [json.loads(line) for line in of_export.stdout.splitlines()] == records
-    timed = files.run(tmp_path, "bench", str(tagger.onnx), "--file=a.txt", "--batch=1", "--seconds=0.01")
-    assert timed.returncode == 0
+    assert [json.loads(line) for line in done.stdout.splitlines()] == records
+    assert files.run(tmp_path, "bench", str(tagger.onnx), "--file=a.txt", "--seconds=0.01").returncode == 0
     refused = files.run(tmp_path, "evaluate", str(tagger.onnx), "--corpus=a.txt")
     assert refused.returncode == 2 and "examples.kind='tagged', on whose files only its export is" in refused.stderr
 

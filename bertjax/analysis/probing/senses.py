@@ -71,8 +71,11 @@ def encode(records: Sequence[Record], tokenizer: Tokenizer, longest: int) -> tup
         )
         for parts in zip(*((slice(0, place.start), place, slice(place.stop, None)) for place in places))
     )
+    # No space precedes the first word of a text, see `Tagged.encode`.
+    starts = tokenizer.encode([text[: place.start].strip() or text[place] for text, place in zip(texts, places)])
     encoded, firsts = [], []
-    for left, middle, right in zip(before, word, after, strict=True):
+    for text, place, start, left, middle, right in zip(texts, places, starts, before, word, after, strict=True):
+        left, middle = (start, middle) if text[: place.start].strip() else (left, start)
         middle = middle or [tokenizer.unk_id]
         room = max(longest - 2 - len(middle), 0)
         # Half of the free places go to the left, and more if the right side needs fewer.

@@ -231,12 +231,13 @@ def _regular_delimiter(lines: Sequence[str], last: int, marks: Sequence[str]) ->
     """
     own = marks[0]
     for delimiter in marks:
-        widths = set(map(len, _fields(lines, delimiter)))
-        # Text has commas by chance, but no tabs: a table of tabs in which one line has one more is not one of commas.
-        if delimiter == own == "\t" and min(widths) > max(last, 1):
+        widths = Counter(map(len, _fields(lines, delimiter)))
+        # Text has commas by chance, but no tabs: a table of tabs in which one line has another number of them is not
+        # one of commas.
+        if delimiter == own == "\t" and widths.most_common(1)[0][0] > max(last, 1):
             return own
         # The delimiter of the suffix is preferred even if it gives too few fields, which is then the error.
-        if len(widths) == 1 and widths.pop() > (min(last, 1) if delimiter == own else max(last, 1)):
+        if len(widths) == 1 and min(widths) > (min(last, 1) if delimiter == own else max(last, 1)):
             return delimiter
     return ""
 

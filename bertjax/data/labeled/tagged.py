@@ -26,10 +26,8 @@ from bertjax.runtime.setting import OF_INPUT, OF_RECORDS, PLACE, TRAINING_ONLY, 
 NO_WORD, UNTAGGED = -1, -2
 # The tagged units: space-separated words, with or without the punctuation around them, or characters, with or without
 # the spaces between words.
-UNITS = WORDS, WORDS_AND_MARKS, CHARACTERS, CHARACTERS_AND_SPACES = (
-    *("words", "words_and_punctuation"),
-    *("characters", "characters_and_spaces"),
-)
+UNITS = ("words", "words_and_punctuation", "characters", "characters_and_spaces")
+WORDS, WORDS_AND_MARKS, CHARACTERS, CHARACTERS_AND_SPACES = UNITS
 # A file to predict has one word per line if this share of its lines has the same number of columns, and if blank
 # lines end sentences of at least this mean length.
 _MOST, _FEWEST_WORDS = 0.9, 2

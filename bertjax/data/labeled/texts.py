@@ -80,7 +80,7 @@ class LabeledText(LabeledFormat):
         is_label = self._is_label if has_classes else _is_number
         taken = getattr(self, "label_columns", ())
         own = "" if taken else self.label
-        text, pair, label = columns(self.train, self.text, self.pair, own, taken, self.quoted, is_label)
+        text, pair, label = columns(self.train, (self.text, self.pair, own), taken, self.quoted, is_label)
         return dataclasses.replace(self, text=text, pair=pair, label=LabeledText.label if taken else label)
 
     def _is_label(self, values: list[Any]) -> bool:
@@ -209,13 +209,7 @@ _WORDS = re.compile(r"[^\W\d_]\W{0,4}\s\W{0,4}[^\W\d_]")
 
 
 def columns(
-    path: str,
-    text: str,
-    pair: str,
-    label: str,
-    taken: Collection[str],
-    quoted: bool,
-    is_label: Callable[[list[Any]], bool],
+    path: str, roles: Sequence[str], taken: Collection[str], quoted: bool, is_label: Callable[[list[Any]], bool]
 ) -> tuple[str, str, str]:
     """Return the columns of text, second text and label in a table, and print them.
 
@@ -226,7 +220,7 @@ def columns(
 
     Args:
       path: the training file.
-      text, pair, label: names; `AUTO` for those to find, empty for none.
+      roles: names of the columns of text, second text and label; `AUTO` for those to find, empty for none.
       taken: further columns that are known.
       quoted: see `tables.read`.
       is_label: whether the values of a column can be labels.
@@ -239,7 +233,8 @@ def columns(
     base.not_empty(rows, path, "rows")
     # pandas writes an index as a column without a name.
     values = {name: [row[name] for row in rows if not labels.is_missing(row.get(name))] for name in names if name}
-    free = [name for name in values if name not in (*taken, *({text, pair, label} - {AUTO}))]
+    text, pair, label = roles
+    free = [name for name in values if name not in (*taken, *({*roles} - {AUTO}))]
     if label == AUTO:
         label = _only("label", [name for name in free if is_label(values[name])], values, path)
     if pair == AUTO:

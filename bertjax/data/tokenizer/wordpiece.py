@@ -81,7 +81,7 @@ def describe_vocab(path: Path, lowercase: bool, roles: Mapping[str, str]) -> byt
       OSError, ValueError: the file cannot be read.
     """
     # Editors add a byte order mark, and tables spaces at the ends of lines; transformers 5 reads both.
-    lines = untrusted.read_text(path).removeprefix("\ufeff").removesuffix("\n").split("\n")
+    lines = untrusted.read_text(path).removeprefix("\ufeff").rstrip("\r\n").split("\n")
     vocab = {piece.rstrip() or piece: line for line, piece in enumerate(lines)}
     names = (name for name in tokenizers_library.EQUIVALENTS if roles.get(name, name) == name)
     symbols = [name for name in names if name in vocab]

@@ -15,7 +15,8 @@ from rich.console import Console
 
 from bertjax.config.config import Config, Task
 from bertjax.data.labeled import labels as label_names
-from bertjax.data.labeled.base import Record
+from bertjax.data.labeled.base import WHERE, Record
+from bertjax.objectives.finetuning.base import without_location
 from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime import storage
 from bertjax.training.evaluation import HELDOUT, Evaluation
@@ -280,9 +281,14 @@ def write_report(folder: epath.Path, stem: str, report: ClassReport) -> None:
     curves.save(report.figure(), folder / f"{stem}-confusion.png")
 
 
+def _with_line(record: Record) -> Record:
+    """Return a record of a file with the number of its line in place of its location."""
+    return ({"line": record[WHERE].rpartition(":")[2]} if record.get(WHERE) else {}) | without_location(record)
+
+
 def write_suspects(folder: epath.Path, stem: str, task: Task, predictions: Sequence[Record]) -> int:
     """Write the labels that are probably wrong as `<stem>-suspects.csv`, and return their number."""
-    suspects = label_errors.suspect_records(predictions, task.examples.label)
+    suspects = [_with_line(record) for record in label_errors.suspect_records(predictions, task.examples.label)]
     columns = list(dict.fromkeys(name for record in suspects for name in record)) or ["suggested", "label_probability"]
     rows = ([record.get(name, "") for name in columns] for record in suspects)
     storage.write_text(folder / f"{stem}-suspects.csv", csv_text([columns, *rows]))

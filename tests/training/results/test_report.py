@@ -14,10 +14,8 @@ from bertjax.objectives.finetuning.tagging import Tagging
 from bertjax.objectives.outputs import Sample
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.results import label_errors
-from bertjax.training.results.classes import ClassReport, accepted_lines, report_of, table_of
-from bertjax.training.results.report import (
-    summary_of,
-)
+from bertjax.training.results.classes import ClassReport, accepted_lines, report_of, table_of, write_suspects
+from bertjax.training.results.report import summary_of
 from bertjax.training.run.goodput import goodput_of
 from bertjax.training.run.metrics import Totals
 
@@ -142,10 +140,16 @@ def made(count: int = 120, classes: int = 4) -> tuple[np.ndarray, np.ndarray, np
     return rounded_MC / rounded_MC.sum(1, keepdims=True), labels_M, true_M
 
 
-def test_the_suspects_are_those_of_cleanlab():
+def test_the_suspects_are_those_of_cleanlab(tmp_path):
     probabilities_MC, labels_M, true_M = made()
     indices, probable = label_errors.suspects_of(probabilities_MC, labels_M)
     assert indices.tolist() == CLEANLAB
     is_wrong_M = labels_M != true_M
     assert is_wrong_M[indices].mean() > 3 * is_wrong_M.mean()
     assert (probable != labels_M[indices]).all()
+    rows = zip(labels_M.astype(str), probabilities_MC.tolist())
+    answers = [{"label": label, "probabilities": dict(zip("0123456", row))} for label, row in rows]
+    answers = [answer | {"_where": f"a.csv:{number + 2}"} for number, answer in enumerate(answers)]
+    assert write_suspects(tmp_path, "all", Task(Classification(), LabeledText()), answers) == len(CLEANLAB)
+    lines = (tmp_path / "all-suspects.csv").read_text().splitlines()[1:]
+    assert [int(line.partition(",")[0]) - 2 for line in lines] == CLEANLAB, "the lines of the file"
