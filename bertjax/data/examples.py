@@ -40,7 +40,6 @@ class Vocabulary:
     pair_separators: int = 1
 
     @classmethod
-    @functools.lru_cache(maxsize=4)  # a server asks for each request, and sorting a large vocabulary takes milliseconds
     def of(cls, tokenizer: Tokenizer) -> "Vocabulary":
         return cls(
             size=tokenizer.vocab_size,

@@ -92,9 +92,7 @@ def test_seeds_are_paired_and_tables_have_every_number(here, capsys):
     assert lines[0] == r"\begin{tabular}{lrrr}" and lines[2].startswith(r" & parameters & mlm\_loss & ")
     assert lines[4].startswith(r"many & 1,000 & $4.0000 \pm 1.0000\;(n=3)$ & ") and f"p={effect['p']:.3f}" in lines[5]
     assert f"+0.2000\\;[{effect['low']:+.4f}, {effect['high']:+.4f}]$" in lines[5]
-    assert "Difference from many with its 95\\% interval over seeds." in lines[8], (
-        "what it is stands in the table itself"
-    )
+    assert "Difference from many with its 95\\% interval over seeds." in lines[8]
     assert "p: paired t test over seeds, not corrected for their number." in lines[9]
     assert call("runs/many", "runs/other", "--metric=mlm_loss", "--table=one.tex") == 0
     table = (here / "one.tex").read_text()

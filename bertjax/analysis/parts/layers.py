@@ -225,7 +225,7 @@ def figures_of_texts(material: str, numbers: dict[str, Numbers], arrays: dict[st
         )
     names = {"self_similarity": "self-similarity", "intra_sentence_similarity": "in a sentence"}
     measured = {label: found["contextuality"] for label, found in numbers.items()}
-    # Captions name the first model whose texts have enough words; without one there is no figure.
+    # The captions quote the first model with enough words to measure; if none has, the figure is left out.
     known = (name for name, found in measured.items() if np.isfinite(found["anisotropy"][-1]))
     label = next(known, next(iter(measured)))
     first = measured[label]

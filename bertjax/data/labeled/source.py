@@ -202,7 +202,7 @@ class LabeledSource:
         for split in SPLITS:
             each = shorten([f"{name} {of_class[split]:,}" for name, of_class in counts.items()], _CLASSES_SHOWN)
             lines.append(f"{self.name_of(split)}: {len(self.classes)} classes, the rarest first: {each}")
-        # Words recur in the names of one class each, so a space is no evidence.
+        # Not a space: class names such as "card lost" and "card stolen" share words too.
         mark = labels.mark_between(self.classes, len(self.classes), labels.MARKS.strip())
         if mark and self.format.kind == "labeled_text":
             remedy = "if so, set examples.kind=label_sets and objective.kind=multi_label"

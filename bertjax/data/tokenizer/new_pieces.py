@@ -149,7 +149,7 @@ def mix(first: HuggingFaceTokenizer, second: HuggingFaceTokenizer, share: float)
         raise UserError(f"--mix has pieces with {other!r} and the model {prefix!r}; name another tokenizer")
     if (ours := first.words(_CASED)) != (theirs := second.words(_CASED)):
         differ = f"{_CASED} as {' '.join(theirs)} and the model as {' '.join(ours)}"
-        raise UserError(f"--mix reads {differ}; name a tokenizer with the same data.tokenizer.lowercase")
+        raise UserError(f"--mix reads {differ}; name a tokenizer that treats case and accents as the model does")
     # The first tokenizer's special symbols serve both vocabularies.
     pieces = [second.piece(i) for i in range(second.vocab_size) if i not in second.special_ids]
     new = [piece for piece in pieces if piece and piece not in vocab]

@@ -96,7 +96,7 @@ class CapitalPrediction(MaskedLM):
         if store is not None and not len(pairs):
             raise UserError(
                 "objective.kind=capitals learns which pieces are written with capitals, and the tokenizer has none "
-                "that it also has in lower case; train one that keeps capitals (data.tokenizer.lowercase=False)"
+                "that it also has in lower case; take one that keeps capitals: data.tokenizer.model=FOLDER"
             )
         return super().bind(store).copy_with(case_pairs=pairs)
 

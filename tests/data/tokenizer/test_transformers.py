@@ -33,7 +33,7 @@ def test_vocab_is_read_as_bert_tokenizer_reads_it(tmp_path, trained, texts, lowe
     theirs = transformers.BertTokenizer(str(path), do_lower_case=lowercase)
     expected = [theirs.encode(text, add_special_tokens=False) for text in texts]
     assert tokenizer.from_model(path, lowercase).encode(texts) == expected
-    path.write_bytes(path.read_bytes() + b"\n")  # an empty last line is no piece
+    path.write_bytes(path.read_bytes() + b"\n")  # a trailing blank line adds no piece
     assert tokenizer.from_model(path, lowercase).vocab_size == wordpiece.vocab_size
 
 

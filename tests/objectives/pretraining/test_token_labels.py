@@ -19,9 +19,7 @@ def test_a_tokenizer_without_capitals_is_refused(tmp_path):
     (tmp_path / "corpus.txt").write_text("\n\n".join(f"Every Good Boy ate {count} pears." for count in range(40)))
     lower = TokenizerConfig(kind="wordpiece", vocab_size=60, lowercase=True)
     where = DataConfig(str(tmp_path / "corpus.txt"), heldout_share=0.5, tokenizer=lower, store=str(tmp_path))
-    with pytest.raises(
-        UserError, match="^objective.kind=capitals learns which pieces .*data.tokenizer.lowercase=False"
-    ):
+    with pytest.raises(UserError, match="^objective.kind=capitals learns which pieces .*: data.tokenizer.model=FOLDER"):
         CapitalPrediction().bind(prepare(where))
 
 
