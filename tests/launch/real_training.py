@@ -82,10 +82,11 @@ def preempt(process: int, kind: str, moment: float, workdir: Path) -> None:
         if at_end.exists():  # it had finished before it got a signal
             os.kill(process, signal.SIGKILL)
         time.sleep(0.02)
-    [file] = CLOUD.glob("*.json")
-    write(file, {**Resource(file.stem).read(), "states": ["SUSPENDING", "SUSPENDED"]})
+    # The line comes first: once the TPU is suspended, the cloud kills the worker's processes, and this is one of them.
     with (CLOUD / "preempted").open("a") as log:
         log.write(f"{kind} {moment:g}: at step {newest_step(workdir)}, {time.monotonic() - start:.1f} s\n")
+    [file] = CLOUD.glob("*.json")
+    write(file, {**Resource(file.stem).read(), "states": ["SUSPENDING", "SUSPENDED"]})
 
 
 if __name__ == "__main__":
@@ -104,9 +105,8 @@ if __name__ == "__main__":
     number = len(attempts.read_text().splitlines())
     program = arguments
     if number <= len(events):
-        kind, moment = events[number - 1]
         os.environ["AT_END"] = str(CLOUD / f"end{number}")
-        watch = [sys.executable, "-SE", __file__, "preempt", str(os.getpid()), kind, str(moment), workdir]
+        watch = [sys.executable, "-SE", __file__, "preempt", str(os.getpid()), *map(str, events[number - 1]), workdir]
         # It shares the lock of the worker (pod_worker.sh), so nobody sees the end of the training before it does.
         subprocess.Popen(watch, stdin=subprocess.DEVNULL, pass_fds=[9])
         program = ["-c", WAITS, *arguments[2:]]  # without -m bertjax.train
