@@ -150,7 +150,7 @@ point_of() {
     data.filters.*.against*) echo filter ;;
     init_from) echo init_from ;;
     tasks.*.objective*.teacher) echo teacher ;;
-    tasks.*.objective*.lexicon) echo lexicon ;;
+    tasks.*.objective*.lexicon | stages.*.masking.lexicon) echo lexicon ;;
     tasks.*.examples.train | tasks.*.examples.unlabeled) echo examples ;;
     tasks.*.examples.heldout | tasks.*.examples.further_heldout*) echo examples ;;
   esac

@@ -115,7 +115,7 @@ def test_what_cannot_read_in_this_order_is_refused():
         jax.eval_shape(lambda: relative.init(jax.random.key(0), zeros, rank_BT=zeros, read_BK=zeros))
 
 
-NEXT_TOKEN_ENCODER = dataclasses.replace(batches.ENCODER, init_stddev=0.5)
+NEXT_TOKEN_ENCODER = dataclasses.replace(batches.ENCODER, vocab_size=ragged.VOCABULARY.size, init_stddev=0.5)
 LENGTHS, ROWS = [9, 5, 12], [[0, 1], [2, -1]]
 
 
