@@ -17,7 +17,7 @@ from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.training import stage_flops
 from bertjax.training.loss import total_loss
-from bertjax.training.program import Program
+from bertjax.training.setup import make_setups
 from bertjax.training.shapes import batch_shapes
 
 SEEDS = (0, 1, 2)
@@ -95,8 +95,8 @@ def steps_of(row: str, share: float = 1.0) -> int:
 @functools.cache
 def _step_flops(row: str) -> tuple[float, ...]:
     config = _config(row, 100)
-    program = Program(config, config.expected_vocab_size)
-    return tuple(stage_flops.per_step(program, stage) for stage in range(len(config.stages)))
+    setups = make_setups(config, config.expected_vocab_size)
+    return tuple(stage_flops.per_step(setup, stage) for stage, setup in enumerate(setups))
 
 
 @functools.lru_cache(maxsize=256)

@@ -51,7 +51,7 @@ def make(path: Path) -> None:
     from bertjax.data import sources, tokenizer
     from bertjax.data.tokenizer_config import TokenizerConfig
     from bertjax.interop import onnx_int8
-    from bertjax.training.program import Program
+    from bertjax.training.setup import init_state, make_setups
 
     texts = [document.text for document in sources.documents("embedded:en", "text")]
     tokens = tokenizer.train(texts, TokenizerConfig(kind="wordpiece", vocab_size=30_522 // 2, lowercase=True))
@@ -66,9 +66,9 @@ def make(path: Path) -> None:
             },
         }
     )
-    program = Program(config, tokens.vocab_size)
-    params = program.init_state()["params"]
-    onnx_int8.write(path, Export(to_dict(config), program.encoder, params, tokens, {}))
+    setup = make_setups(config, tokens.vocab_size)[-1]
+    params = init_state(setup)["params"]
+    onnx_int8.write(path, Export(to_dict(config), setup.encoder, params, tokens, {}))
 
 
 @contextmanager

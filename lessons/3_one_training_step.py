@@ -31,7 +31,7 @@ import numpy as np
 
 from bertjax import nano
 from bertjax.training.feeds import Feeds
-from bertjax.training.program import Program
+from bertjax.training.setup import init_state, make_setups
 
 # %% [markdown]
 # ## The loss
@@ -127,7 +127,7 @@ lesson.grade(adamw)
 # %% [markdown]
 # ## A step of BERT
 #
-# Now the three parts meet. `Feeds` makes rows of the text and masks them, `Program` makes the first parameters, and
+# Now the three parts meet. `Feeds` makes rows of the text and masks them, `init_state` makes the first parameters, and
 # `nano.loss` is the model with both of its losses. Your AdamW changes every array of the model. Biases and the scales
 # of norms are not decayed: they have no reason to be near 0.
 
@@ -136,7 +136,7 @@ config = lesson.config()
 store = lesson.prepared()
 vocab_size, rows, heads = store.tokenizer.vocab_size, config.stages[0].batch, config.model.heads
 feed = Feeds(config, store).feed("train", config.stages[0].seq_len)
-start = jax.tree.map(jnp.array, Program(config, vocab_size).init_state()["params"])
+start = jax.tree.map(jnp.array, init_state(make_setups(config, vocab_size)[0])["params"])
 
 
 @jax.jit

@@ -24,8 +24,8 @@ from safetensors.numpy import load_file
 
 from bertjax.config.config_file import load
 from bertjax.data.pipeline import LocalBatches
-from bertjax.training.program import Program
 from bertjax.training.resolve import open_feeds
+from bertjax.training.setup import make_timetable
 from tests import runs
 
 FILE = Path(__file__).parent / "frozen.json"
@@ -45,7 +45,7 @@ def batches(name: str, store: Path) -> str:
     path, *overrides = (flag.partition("=")[2] if i == 0 else flag for i, flag in enumerate(arguments(name)))
     config = load(path, [*(flag.removeprefix("--config.") for flag in overrides), f"data.store={store}"])
     feeds = open_feeds(config)
-    timetable = Program(feeds.config, feeds.store.tokenizer.vocab_size).timetable
+    timetable = make_timetable(feeds.config)
     make, digest = LocalBatches(timetable.at, feeds.train, (0,), 1), hashlib.sha256()
     for step in range(STEPS):
         for key, array in sorted(make(step).items()):

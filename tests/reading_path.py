@@ -20,8 +20,8 @@ import jax
 import numpy as np
 
 from bertjax.config import config_file
-from bertjax.training.program import Program
 from bertjax.training.resolve import open_feeds
+from bertjax.training.setup import init_state, make_setups, make_step
 from bertjax.training.step import train_chunk
 from tests import runs
 
@@ -34,9 +34,9 @@ def main() -> None:
         corpus = runs.write_corpus(Path(folder) / "corpus.txt")
         settings = [f"data.corpus={corpus}", f"data.store={folder}", "data.tokenizer.vocab_size=400"]
         feeds = open_feeds(config_file.load(str(ROOT / "configs" / "tiny.py"), settings))
-        program = Program(feeds.config, feeds.store.tokenizer.vocab_size)
+        [setup] = make_setups(feeds.config, feeds.store.tokenizer.vocab_size)
         batch = feeds.feed("train", seq_len=32).batch(np.arange(48))
-        state, parts = program.init_state(), program.task.step
+        state, parts = init_state(setup), make_step(setup, "bert")
         step = jax.jit(functools.partial(train_chunk, parts))
         lines, frames = traced(lambda: step.trace(state, None, {name: values[None] for name, values in batch.items()}))
     print(json.dumps(summary(lines) | {"frames": frames}))

@@ -25,9 +25,9 @@ CONFIG = Path(__file__).parent / "small_config.py"
 _NOT_COMPILED, _FILES = {"data", "eval", "init_from", "init_state"}, {"train", "heldout", "fold"}
 _BETWEEN_STEPS = {"workers", "log_every", "trackers", "hooks", "save_every", "save_seconds", "keep", "keep_every"}
 _BETWEEN_STEPS |= {"keep_best", "keep_at", "skip_rows", "heartbeat_timeout", "hang_timeout"}
-# The programs of the runs of this process by their other settings, the last used one last.
-_programs: collections.OrderedDict[tuple, Any] = collections.OrderedDict()
-_MOST_PROGRAMS = 24
+# The setups of the runs of this process by their other settings, the last used one last.
+_setups: collections.OrderedDict[tuple, Any] = collections.OrderedDict()
+_MOST_SETUPS = 24
 
 
 def write_corpus(path: Path, documents: int = 60) -> Path:
@@ -80,31 +80,29 @@ def finish(process: subprocess.Popen) -> subprocess.CompletedProcess:
 def shared_programs() -> Iterator[None]:
     """Let runs in this process share what is traced and compiled once for equal settings.
 
-    A run with a teacher has its own program: the settings are the path of the teacher, which may hold other weights.
+    A run with a teacher has its own setup: the settings are the path of the teacher, which may hold other weights.
     """
     from bertjax.cli import evaluate  # not above: JAX must see the environment of conftest.py
     from bertjax.objectives.wrapper import Wrapper
-    from bertjax.training import start as starting
-    from bertjax.training.program import Program
+    from bertjax.training import setup, trace_checks
 
-    def program_of(config, vocab_size: int, **choices) -> Program:
-        program = Program(config, vocab_size, **choices)
-        if any(isinstance(task.objective, Wrapper) for task in program.config.tasks.values()):
-            return program
+    def shared(make: Callable, config: Any, *others: Any) -> Any:
+        if any(isinstance(task.objective, Wrapper) for task in config.tasks.values()):
+            return make(config, *others)
         settings = _fields(config, _NOT_COMPILED | {"runtime", "tasks"}) | _fields(config.runtime, _BETWEEN_STEPS)
         tasks = [
             (name, _fields(task, {"examples"}), _fields(task.examples, _FILES)) for name, task in config.tasks.items()
         ]
         # Settings of user-defined objectives and formats may be equal although their classes are not.
         classes = [type(part) for task in config.tasks.values() for part in (task.objective, task.examples)]
-        key = (repr((settings, tasks, vocab_size, choices)), *classes)
-        first = _programs.setdefault(key, program)
-        _programs.move_to_end(key)
-        while len(_programs) > _MOST_PROGRAMS:
-            _programs.popitem(last=False)
-        return program if program is first else _share(first, program)
+        key = (make, repr((settings, tasks, others)), *classes)
+        made = _setups[key] = _setups.pop(key, None) or make(config, *others)
+        while len(_setups) > _MOST_SETUPS:
+            _setups.popitem(last=False)
+        return _with_config(made, config)
 
-    with mock.patch.object(starting, "Program", program_of), mock.patch.object(evaluate, "Program", program_of):
+    of_run, of_model = (functools.partial(shared, make) for make in (setup.make_setups, setup.make_setup))
+    with mock.patch.object(trace_checks, "make_setups", of_run), mock.patch.object(evaluate, "make_setup", of_model):
         yield
 
 
@@ -114,18 +112,12 @@ def _fields(settings: Any, without: set[str]) -> dict[str, Any]:
     }
 
 
-def _share(first: Any, program: Any) -> Any:
-    """Give a program the cached properties of another one with the same compiled parts."""
-    is_cached = {name for name, value in vars(type(program)).items() if isinstance(value, functools.cached_property)}
-    made = {name: value for name, value in vars(first).items() if name in is_cached}
-    if "_by_stage" in made:
-        copies = {id(first): program}
-        for own in first._by_stage:
-            if id(own) not in copies:
-                copies[id(own)] = _share(own, dataclasses.replace(program, model=own.model))
-        made["_by_stage"] = [copies[id(own)] for own in first._by_stage]
-    vars(program).update(made)
-    return program
+def _with_config(made: Any, config: Any) -> Any:
+    """Return setups with another configuration; stages that have one in common still do."""
+    if not isinstance(made, tuple):
+        return dataclasses.replace(made, config=config)
+    own = {id(each): dataclasses.replace(each, config=config) for each in made}
+    return tuple(own[id(each)] for each in made)
 
 
 def call(*flags: str) -> int:

@@ -9,8 +9,8 @@ import pytest
 
 from bertjax import nano
 from bertjax.config import config_file
-from bertjax.training.program import Program
 from bertjax.training.resolve import open_feeds
+from bertjax.training.setup import compile_chunk, init_state, make_setups
 from tests import runs
 
 TINY = Path(__file__).parents[1] / "configs" / "tiny.py"
@@ -19,7 +19,7 @@ STEPS = 3
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """(task of `tiny.py`, its first state, V, batches of the first steps); only the text is made up, to be quick.
+    """(setup of `tiny.py`, its first state, V, batches of the first steps); only the text is made up, to be quick.
 
     Without a warm-up: after it, three steps change parameters by a thousandth and not by a millionth.
     """
@@ -27,24 +27,23 @@ def tiny(tmp_path_factory):
     corpus = runs.write_corpus(folder / "corpus.txt")
     places = [f"data.corpus={corpus}", f"data.store={folder}", "data.tokenizer.vocab_size=400"]
     feeds = open_feeds(config_file.load(str(TINY), [*places, "optimizer.warmup_steps=0", "runtime.unroll=False"]))
-    program = Program(feeds.config, feeds.store.tokenizer.vocab_size)
+    [setup] = make_setups(feeds.config, feeds.store.tokenizer.vocab_size)
     rows = feeds.config.stages[0].batch
     feed = feeds.feed("train", feeds.config.stages[0].seq_len)
     batches = [feed.batch(np.arange(step * rows, (step + 1) * rows)) for step in range(STEPS)]
-    return program.task, program.init_state(), program.vocab_size, batches
+    return setup, init_state(setup), setup.encoder.vocab_size, batches
 
 
 def test_three_steps(tiny):
-    task, state, vocab_size, batches = tiny
+    setup, state, vocab_size, batches = tiny
+    train = compile_chunk(setup, "bert", 0)
     params = start = jax.tree.map(np.array, state["params"])
     mean = square = jax.tree.map(jnp.zeros_like, params)
     step = jax.jit(nano.train_step, static_argnums=(6, 7))
     for number, batch in enumerate(batches, 1):
-        state, metrics = task.chunk(state, None, {name: values[None] for name, values in batch.items()})
+        state, metrics = train(state, None, {name: values[None] for name, values in batch.items()})
         rate = float(metrics["learning_rate"][0])
-        params, mean, square, loss = step(
-            params, mean, square, number, batch, rate, vocab_size, task.program.encoder.heads
-        )
+        params, mean, square, loss = step(params, mean, square, number, batch, rate, vocab_size, setup.encoder.heads)
         assert float(loss) == pytest.approx(float(metrics["mlm_loss"][0] + metrics["nsp_loss"][0]), rel=1e-6)
         # The first moment is the mean of the gradients so far.
         [their_mean] = [part.mu for part in state["opt_state"] if hasattr(part, "mu")]

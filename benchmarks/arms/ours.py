@@ -19,7 +19,7 @@ from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.runtime import platform
 from bertjax.training.config import RuntimeConfig, Stage
 from bertjax.training.optim.config import OptimizerConfig
-from bertjax.training.program import Program
+from bertjax.training.setup import init_state, make_setups, make_step
 from bertjax.training.step import train_chunk
 
 
@@ -85,10 +85,10 @@ def build(setting: Setting, unroll: bool = True, attention: str = "auto") -> Cal
         stages=(Stage(10**6, setting.seq_len, setting.batch),),
         runtime=RuntimeConfig(unroll=unroll, attention=attention),
     )
-    program = Program(config, setting.vocab_size, (jax.devices()[0],))
+    [setup] = make_setups(config, setting.vocab_size, jax.devices()[:1])
     chunk = jax.device_put({name: array[None] for name, array in batch(setting).items()})
-    state = program.init_state()
-    run_chunk = jax.jit(functools.partial(train_chunk, program.task.step), donate_argnums=0)
+    state = init_state(setup)
+    run_chunk = jax.jit(functools.partial(train_chunk, make_step(setup, config.task_name)), donate_argnums=0)
 
     def step() -> float:
         nonlocal state

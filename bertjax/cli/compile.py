@@ -23,7 +23,7 @@ from bertjax.forecast.forecast import Forecast, best, forecast_step, search
 from bertjax.runtime import command_line, platform
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import Allowed
-from bertjax.training.program import Program
+from bertjax.training.trace_checks import checked_setups
 
 _ASSUMED_MFU = 0.4  # for the projected days only; what a run reaches has to be measured
 
@@ -49,14 +49,13 @@ def run(config: Config, topology: str, stage: int | None = None) -> list[Forecas
     _check_resolved(config)
     chips = topologies.parse(topology)
     indices = _distinct(config) if stage is None else [_checked(config, stage)]
-    program = Program(config, config.expected_vocab_size, chips.devices())
-    program.check()
+    setups = checked_setups(config, config.expected_vocab_size, chips.devices())
     forecasts = []
     for index in indices:
         at = config.stages[index]
         for task in at.among(config.tasks):
             log.info("compiling stage %d (%s, %d rows x %d tokens) for %s", index, task, at.batch, at.seq_len, chips)
-            forecasts.append(forecast_step(program.at(index), chips, index, task))
+            forecasts.append(forecast_step(setups[index], chips, index, task))
             log.info("%s", report.one_line(forecasts[-1]))
     return forecasts
 

@@ -46,12 +46,12 @@ from bertjax.runtime.errors import UserError, json_text, printable, quoted, say
 from bertjax.training.config import MeshConfig
 from bertjax.training.evaluation import Evaluator
 from bertjax.training.feeds import Feeds
-from bertjax.training.program import Program
 from bertjax.training.resolve import labeled_files, open_store
 from bertjax.training.results import classes, report
 from bertjax.training.results.glue import as_dict, print_glue, scores_of
 from bertjax.training.run.record import read_record
 from bertjax.training.run.workdir import Workdir, write_jsonl
+from bertjax.training.setup import init_frozen, make_setup, put, resolve_encoder
 
 
 def run(
@@ -159,8 +159,9 @@ def score(
         task = dataclasses.replace(config.task, objective=objective)
         config = dataclasses.replace(config, tasks={config.task_name: task})
     # A checkpoint of an early stage may have fewer layers than the finished model, or another rotary base.
-    program = Program(config, model.tokenizer.vocab_size, model=model.encoder)
-    heads = (params.get("heads", {}).keys() for params in (program.abstract_state["params"], model.params))
+    encoder = resolve_encoder(config, model.tokenizer.vocab_size, model=model.encoder)
+    setup = make_setup(config, encoder)
+    heads = (params.get("heads", {}).keys() for params in (setup.shapes["params"], model.params))
     # Heads that the objectives read and the model does not have.
     if missing := set.difference(*map(set, heads)):
         raise UserError(
@@ -185,8 +186,8 @@ def score(
             say(f"objective.{setting}: {source}")
     if (corpus or asked is not saved) and not saved.is_export and isinstance(store, TokenStore):
         _warn_of_trained_documents(saved, store)
-    params, feeds = program.put(model.params), Feeds(program.config, store)
-    evaluation = Evaluator(program, feeds)(params)
+    feeds = Feeds(setup.config, store)
+    evaluation = Evaluator(setup, feeds, init_frozen(setup))(put(setup, model.params))
     metrics, baselines = evaluation.of_all("metrics"), evaluation.of_all("baselines")
     figures = {"eval": metrics, "baseline": baselines, "scored": _scored(feeds)}
     if per_class:

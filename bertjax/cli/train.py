@@ -48,6 +48,7 @@ from bertjax.training.results import classes, curves, folds, seeds
 from bertjax.training.results.scores import write_scores
 from bertjax.training.run import record, versions
 from bertjax.training.run.workdir import Workdir, has_trained, local_folder, runs_in, write_json, write_jsonl
+from bertjax.training.setup import make_timetable, merged
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ def run(
             is_at_end = bool(figures) and not record.has_checkpoint(files)  # they were removed to save space
             if not is_at_end:
                 restored = restore(started)
-                is_at_end = restored.step == started.program.timetable.steps and not restored.owes_evaluation
+                is_at_end = restored.step == make_timetable(started.config).steps and not restored.owes_evaluation
         if figures and is_at_end:  # nothing is left to do, and what is there stays as it is
             opened.end("finished", command_line.FINISHED, figures["steps"])
             return Summary(figures["steps"], True, figures, files.path, tokenizer.pad_id)
@@ -105,7 +106,7 @@ def run(
             hooks = [*default_hooks(started, restored, metrics_log, profile), *own]
             current = Run(started, restored, metrics_log, hooks, should_stop)
         started.commit()  # up to here, a refused start has not changed any file of the run
-        if complaint := families.tokenizer_complaint(started.program.encoder, tokenizer):
+        if complaint := families.tokenizer_complaint(started.setup.encoder, tokenizer):
             log.warning("the model will convert neither to transformers nor to ONNX: %s", complaint)
         if facts:
             processes.on_writer(lambda: write_json(files.labeled, facts))
@@ -122,11 +123,11 @@ def run(
 
 def _export(current: Run, name: str) -> dict[str, Any]:
     """Write the model and the results of a finished run, and return its figures."""
-    program, evaluation, files = current.program, current.evaluation, current.session.files
-    models = {files.export: _model(current, program.merged(current.state), evaluation)}
+    setup, evaluation, files = current.setup, current.evaluation, current.session.files
+    models = {files.export: _model(current, merged(setup, current.state), evaluation)}
     if evaluation.ema:
-        average = averaged(program.config.optimizer.ema_decay, current.state)
-        models[files.export_ema] = _model(current, program.merged(average), evaluation.ema)
+        average = averaged(current.config.optimizer.ema_decay, current.state)
+        models[files.export_ema] = _model(current, merged(setup, average), evaluation.ema)
     current.session.verify_lock()
     processes.on_writer(lambda: _write_results(current, models, name))
     return models[files.export].numbers
@@ -134,11 +135,11 @@ def _export(current: Run, name: str) -> dict[str, Any]:
 
 def _model(current: Run, params: dict, evaluation: Evaluation) -> export.Export:
     """Return the model with these params, and with the figures of their evaluation."""
-    program, figures = current.program, current.figures(evaluation)
+    config, figures = current.config, current.figures(evaluation)
     params = multihost_utils.process_allgather(export.exported(params), tiled=True)
-    own = private_paths.without_teachers(configuration.to_dict(program.config.tuned(evaluation.metrics)))
-    modules = versions.foreign_modules(program.config.foreign_kinds)
-    return export.Export(own, program.encoder, params, current.feeds.store.tokenizer, figures, modules)
+    own = private_paths.without_teachers(configuration.to_dict(config.tuned(evaluation.metrics)))
+    modules = versions.foreign_modules(config.foreign_kinds)
+    return export.Export(own, current.setup.encoder, params, current.feeds.store.tokenizer, figures, modules)
 
 
 def train_each(
@@ -159,7 +160,7 @@ def train_each(
 
 
 def _write_results(current: Run, models: dict[epath.Path, export.Export], name: str) -> None:
-    config, evaluation, files = current.program.config, current.evaluation, current.session.files
+    config, evaluation, files = current.config, current.evaluation, current.session.files
     for path, model in models.items():
         with local_folder(path) as folder:
             export.write(folder, model)

@@ -29,9 +29,9 @@ from bertjax.runtime.command_line import STOPPED, command
 from bertjax.runtime.errors import UserError, reason, say
 from bertjax.training.each import Summary
 from bertjax.training.parallel import processes
-from bertjax.training.program import Program
 from bertjax.training.results import labeled_block, report, seeds
 from bertjax.training.run.workdir import Workdir, read_json, read_jsonl
+from bertjax.training.setup import Setup
 from bertjax.training.start import Start
 
 log = logging.getLogger(__name__)
@@ -50,25 +50,25 @@ def describe_labeled(started: Start) -> dict[str, Any]:
     facts = before["tasks"] if before else labeled_block.facts_of(started.feeds)
     if not facts:
         return {}
-    destinations = destinations_of(started.program, started.feeds.store.tokenizer)
+    destinations = destinations_of(started.setup, started.feeds.store.tokenizer)
     for line in labeled_block.lines_of(started.feeds, facts, destinations):
         say(line)
     return {"tasks": facts, "destinations": destinations}
 
 
-def destinations_of(program: Program, tokenizer: Tokenizer) -> dict[str, str]:
+def destinations_of(setup: Setup, tokenizer: Tokenizer) -> dict[str, str]:
     """Return {`transformers`, `ONNX`: why the finished model cannot be converted to it; empty if it can}.
 
     A classifier on the mean that no class of transformers has can be one of sentence-transformers, which is an entry
     then. Only shapes of the parameters are read, so nothing has to be trained first.
     """
-    settings = private_paths.without_teachers(configuration.to_dict(program.config))
-    state = program.abstract_state
+    config = setup.config
+    settings = private_paths.without_teachers(configuration.to_dict(config))
     # As in the export: without the factors of LoRA, which are merged into the kernels.
-    params = export.exported(jax.eval_shape(program.to_model_params, state["params"], state["step"]))
-    model = Export(settings, program.encoder, params, tokenizer, {}, {})
-    inner = "objective." if isinstance(program.config.task.objective, Wrapper) else ""
-    pooling = f"--config.tasks.{program.config.task_name}.objective.{inner}pooling"
+    params = export.exported(jax.eval_shape(setup.model_params, setup.shapes["params"], setup.shapes["step"]))
+    model = Export(settings, setup.encoder, params, tokenizer, {}, {})
+    inner = "objective." if isinstance(config.task.objective, Wrapper) else ""
+    pooling = f"--config.tasks.{config.task_name}.objective.{inner}pooling"
     own = {TRANSFORMERS: _reason(functools.partial(_check_transformers, pooling_flag=pooling), model)}
     if sentence_transformers.classifier_on_mean(model) and own[TRANSFORMERS]:
         own[SENTENCE_TRANSFORMERS] = _reason(_check_sentence_transformers, model)

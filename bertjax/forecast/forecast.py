@@ -25,7 +25,7 @@ from bertjax.models.kernels import implementation_at
 from bertjax.models.vocabulary import count_parameters
 from bertjax.runtime.errors import RunFailed
 from bertjax.training.loss import count_micro_batches
-from bertjax.training.program import Program
+from bertjax.training.setup import Setup, compile_chunk, make_setups, shapes_of_batches, shapes_of_frozen
 from bertjax.training.stage_flops import of_stage
 
 _OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
@@ -167,11 +167,11 @@ class Forecast:
         return most
 
 
-def forecast_step(program: Program, topology: Topology, stage: int = 0, task: str = "") -> Forecast:
+def forecast_step(setup: Setup, topology: Topology, stage: int = 0, task: str = "") -> Forecast:
     """Compile the training step from the shapes of its arguments, and derive its forecast.
 
     Args:
-      program: a program on the devices of the topology.
+      setup: that of the stage, on the devices of the topology.
       topology: target chips.
       stage: index into `stages`.
       task: a task that the stage trains; the first task by default.
@@ -179,14 +179,15 @@ def forecast_step(program: Program, topology: Topology, stage: int = 0, task: st
     Raises:
       RunFailed: the compiler fails for a reason other than memory.
     """
-    of_task = program.tasks[task or program.config.task_name]
-    at, runtime, shards = program.config.stages[stage], program.config.runtime, program.layout.shards
+    config, layout, encoder = setup.config, setup.layout, setup.encoder
+    at, runtime, task = config.stages[stage], config.runtime, task or config.task_name
+    rows = filled_up(at.batch, layout.shards) // layout.shards
     steps = min(runtime.steps_per_call, at.steps)
     # Shapes, dtypes and shardings are enough to compile, so no parameter is ever allocated.
-    arguments = (program.abstract_state, of_task.abstract_frozen, of_task.abstract_batches(at, steps))
-    usable = usable_memory(program.mesh.devices.flat[0])
+    arguments = (setup.shapes, shapes_of_frozen(setup, task), shapes_of_batches(setup, task, stage, steps))
+    usable = usable_memory(layout.mesh.devices.flat[0])
     started = time.monotonic()
-    traced = of_task.chunk_at(stage).trace(*arguments)
+    traced = compile_chunk(setup, task, stage).trace(*arguments)
     lowered = traced.lower()
     try:
         with warnings.catch_warnings():
@@ -203,22 +204,22 @@ def forecast_step(program: Program, topology: Topology, stage: int = 0, task: st
     step = CompiledStep(
         topology=topology,
         stage=stage,
-        task=of_task.name if len(program.tasks) > 1 else "",
+        task=task if len(config.tasks) > 1 else "",
         steps=at.steps,
         steps_per_call=steps,
         seq_len=at.seq_len,
         batch=at.batch,
-        mesh=dict(program.mesh.shape),
-        strategy=program.layout.strategy,
-        remat=program.encoder.execution.remat,
-        unroll=program.encoder.execution.unroll,
-        attention=implementation_at(program.encoder.execution, at.seq_len),
-        micro_batches=count_micro_batches(filled_up(at.batch, shards) // shards, at.seq_len, runtime.micro_tokens),
+        mesh=dict(layout.mesh.shape),
+        strategy=layout.strategy,
+        remat=encoder.execution.remat,
+        unroll=encoder.execution.unroll,
+        attention=implementation_at(encoder.execution, at.seq_len),
+        micro_batches=count_micro_batches(rows, at.seq_len, runtime.micro_tokens),
         micro_tokens=runtime.micro_tokens,
-        parameters=count_parameters(program.abstract_state["params"], program.encoder),
-        model_flops=of_stage(of_task, stage).executed(arguments[-1]) / steps,
+        parameters=count_parameters(setup.shapes["params"], encoder),
+        model_flops=of_stage(setup, task, stage).executed(arguments[-1]) / steps,
     )
-    counts = None if compiled is None else _counts(compiled, work.kernel_flops(traced.jaxpr.jaxpr), step, program.mesh)
+    counts = None if compiled is None else _counts(compiled, work.kernel_flops(traced.jaxpr.jaxpr), step, layout.mesh)
     return Forecast(step, memory, counts, seconds, libtpu_version())
 
 
@@ -295,12 +296,12 @@ def _until_it_fits(config: Config, topology: Topology, devices: tuple, stage: in
     at, micro_tokens = config.stages[stage], 0
     while True:
         runtime = dataclasses.replace(config.runtime, micro_tokens=micro_tokens)
-        program = Program(dataclasses.replace(config, runtime=runtime), config.expected_vocab_size, devices)
-        of_tasks = [forecast_step(program.at(stage), topology, stage, task) for task in at.among(config.tasks)]
+        setup = make_setups(dataclasses.replace(config, runtime=runtime), config.expected_vocab_size, devices)[stage]
+        of_tasks = [forecast_step(setup, topology, stage, task) for task in at.among(config.tasks)]
         forecast = max(of_tasks, key=lambda one: (not one.memory.fits, one.memory.temporaries))
         yield forecast
         # Stop at one row per micro-batch: a single row cannot be split.
-        rows = filled_up(at.batch, program.layout.shards) // program.layout.shards
+        rows = filled_up(at.batch, setup.layout.shards) // setup.layout.shards
         if forecast.memory.fits or forecast.step.micro_batches == rows:
             return
         parts = forecast.step.micro_batches * _further_parts(forecast.memory)

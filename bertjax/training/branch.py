@@ -9,7 +9,7 @@ import hashlib
 import json
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from bertjax.config.config import Config, from_dict, plain, to_dict
@@ -20,11 +20,11 @@ from bertjax.runtime.storage import split_name
 from bertjax.training import init_from
 from bertjax.training.feeds import Feeds
 from bertjax.training.init_from import Source
-from bertjax.training.program import Program
 from bertjax.training.run.checkpoint import Checkpoints, RestoredCheckpoint, described
 from bertjax.training.run.record import RunRecord, read_settings
 from bertjax.training.run.workdir import Workdir
 from bertjax.training.schedules import learning_rate
+from bertjax.training.setup import Setup, setup_after
 from bertjax.training.stages import stage_at, warmup_segments
 
 # Parts that are not logged if they differ from the trunk: `init_from.check_function` compares the model.
@@ -71,14 +71,14 @@ def check(config: Config, resumed: RunRecord | None) -> None:
     _check_steps_left(config)
 
 
-def source_of(resumed: RunRecord | None, program: Program, feeds: Feeds) -> Source:
+def source_of(resumed: RunRecord | None, setups: Sequence[Setup], feeds: Feeds) -> Source:
     """Return the fingerprint of the checkpoint, and log settings in which the run differs from the trunk.
 
     Raises:
       UserError: the checkpoint is damaged, or has another tokenizer, encoder or optimizer; no step is left; or see
         `check_merging` and `check_reading`.
     """
-    config = program.config
+    config = setups[-1].config
     if resumed and resumed.config.init_from == config.init_from:
         return Source({}, resumed.identity.get("init_from", ""))
     _check_steps_left(config)
@@ -91,8 +91,8 @@ def source_of(resumed: RunRecord | None, program: Program, feeds: Feeds) -> Sour
             f"init_from={config.init_from} has another tokenizer than the corpus; set "
             f"data.tokenizer.model={folder}/tokenizer"
         )
-    trained = program.after(step)
-    ours = described(trained.abstract_state)
+    trained = setup_after(setups, step)
+    ours = described(trained.shapes)
     if changes := differences(meta["arrays"], ours):
         raise UserError(
             f"init_from={config.init_from} has another state ({shorten(changes, separator='; ')}); use its settings of "
@@ -112,17 +112,18 @@ def source_of(resumed: RunRecord | None, program: Program, feeds: Feeds) -> Sour
     return Source({}, hashlib.sha256(json.dumps(meta["fingerprints"], sort_keys=True).encode()).hexdigest())
 
 
-def restore(program: Program) -> RestoredCheckpoint | None:
+def restore(setups: Sequence[Setup]) -> RestoredCheckpoint | None:
     """Return the checkpoint that a new run branches from, or None. All processes read it together.
 
     Raises:
       UserError: it is damaged.
     """
-    config, step = program.config, first_step(program.config)
+    config = setups[-1].config
+    step = first_step(config)
     if not config.init_state:
         return None
     with _naming_damage(config):
-        return _checkpoints(config).restore(step, program.after(step).abstract_state)
+        return _checkpoints(config).restore(step, setup_after(setups, step).shapes)
 
 
 def _check_steps_left(config: Config) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import math
 import types
 from collections.abc import Callable, Mapping
@@ -25,8 +26,8 @@ from bertjax.runtime.mesh import BATCH_AXES
 from bertjax.training.feeds import Feeds
 from bertjax.training.loss import Loss, count_micro_batches
 from bertjax.training.parallel.sharding import put_global
-from bertjax.training.program import Program, TaskProgram
 from bertjax.training.results.scores import Scores, content_id, is_lower_better, scores_of, scores_of_records
+from bertjax.training.setup import Setup
 from bertjax.training.stages import last_stage
 
 # Name of the main held-out set, which every run has.
@@ -100,15 +101,24 @@ class Evaluation:
 
 
 class Evaluator:
-    """Evaluates a program's params on all its tasks, and on further held-out sets.
+    """Evaluates params on all tasks of a run, and on further held-out sets.
 
     Args:
+      setup: what the run computes with.
+      feeds: its data.
+      frozen: {task: frozen params}, see `setup.init_frozen`.
       on_batch: called after every batch, in all processes after the same ones; its errors end the evaluation.
     """
 
-    def __init__(self, program: Program, feeds: Feeds, on_batch: Callable[[], None] = lambda: None):
-        self._qualified = program.config.qualified
-        self._tasks = {name: _TaskEvaluator(task, feeds, on_batch) for name, task in program.tasks.items()}
+    def __init__(
+        self,
+        setup: Setup,
+        feeds: Feeds,
+        frozen: Mapping[str, dict | None],
+        on_batch: Callable[[], None] = lambda: None,
+    ):
+        self._qualified = setup.config.qualified
+        self._tasks = {name: _TaskEvaluator(setup, name, feeds, frozen[name], on_batch) for name in setup.losses}
         self._further = {key: self._tasks[key[0]].on(feed, key[1]) for key, feed in feeds.further_heldout.items()}
 
     def __call__(self, params: dict) -> Evaluation:
@@ -140,12 +150,17 @@ class Evaluator:
 class _TaskEvaluator:
     """Evaluates params on one task. Its functions are compiled once."""
 
-    def __init__(self, task: TaskProgram, feeds: Feeds, on_batch: Callable[[], None]):
-        self._task, self._program, self._store, self._on_batch = task, task.program, feeds.store_of(task.name), on_batch
-        self._read_from(feeds.heldout[task.name])
-        self._step, self._outputs = task.jitted(eval_step), task.jitted(outputs)
+    def __init__(self, setup: Setup, task: str, feeds: Feeds, frozen: dict | None, on_batch: Callable[[], None]):
+        self._setup, self._task, self._frozen, self._on_batch = setup, task, frozen, on_batch
+        self._config, self._objective, self._store = setup.config, setup.losses[task].objective, feeds.store_of(task)
+        self._read_from(feeds.heldout[task])
+
+        def once(function: Callable) -> jax.stages.Wrapped:
+            return setup.once(lambda: jax.jit(functools.partial(function, setup.losses[task])), function, task)
+
+        self._step, self._outputs = once(eval_step), once(outputs)
         # Of a labeled file, token counts need all of its texts, which few objectives read.
-        self._counts = self._store.unigram_counts("train") if has_baselines(unwrapped(task.objective)) else np.zeros(0)
+        self._counts = self._store.unigram_counts("train") if has_baselines(unwrapped(self._objective)) else np.zeros(0)
 
     def on(self, feed: Feed, name: str) -> "_TaskEvaluator":
         """Return an evaluator for other rows that shares this one's compiled functions.
@@ -161,7 +176,7 @@ class _TaskEvaluator:
 
     def _read_from(self, feed: Feed, source: str = "") -> None:
         self._feed, (self._plan,), self._source = feed, feed.plans, source
-        self._rows = min(self._program.config.eval.rows or self._plan.counts.rows, self._plan.counts.rows)
+        self._rows = min(self._config.eval.rows or self._plan.counts.rows, self._plan.counts.rows)
 
     def __call__(self, params: dict, tuned_by: Mapping[str, float] = types.MappingProxyType({})) -> Evaluation:
         """Evaluate all rows; empty rows fill up the last batch.
@@ -171,7 +186,7 @@ class _TaskEvaluator:
           tuned_by: metrics that hold tuned settings, such as a threshold, from the main held-out set.
         """
         # A teacher changes the loss; scores are those of the task.
-        objective = unwrapped(tuned(self._task.objective, tuned_by))
+        objective = unwrapped(tuned(self._objective, tuned_by))
         totals: dict[str, np.ndarray] = {}
         baselines: dict[str, np.ndarray] = {}
         collected, ids, samples = [], [], []
@@ -180,8 +195,8 @@ class _TaskEvaluator:
         has_outputs = kind.score is not Objective.score or kind.predictions is not Objective.predictions
         by_batch: list[tuple[int, dict[str, np.ndarray]]] = []
         for batch in self._batches():
-            arrays = put_global(batch, self._program.mesh)
-            sums = jax.device_get(self._step(params, self._task.frozen, arrays))
+            arrays = put_global(batch, self._setup.layout.mesh)
+            sums = jax.device_get(self._step(params, self._frozen, arrays))
             _add(totals, sums)
             # Content identifies a batch, so that two runs can be compared batch by batch.
             by_batch.append((content_id(batch["tokens_BT"].tobytes()), sums))
@@ -191,7 +206,7 @@ class _TaskEvaluator:
                 collected.append(regroup(self._outputs_of(params, arrays), batch))
                 # Negative ids are empty slots.
                 ids.append(batch["example_ids_BN"][batch["example_ids_BN"] >= 0])
-            if isinstance(objective, HasSamples) and not samples and self._program.config.eval.samples:
+            if isinstance(objective, HasSamples) and not samples and self._config.eval.samples:
                 samples = self._samples(params, batch, arrays)
             self._on_batch()
         metrics, predictions = _ratios(totals), []
@@ -232,8 +247,8 @@ class _TaskEvaluator:
         return counts["tokens"] / counts["bytes"] / math.log(2)
 
     def _batches(self):
-        config, shards = self._program.config, self._program.layout.shards
-        stage = last_stage(config.stages, config.tasks, self._task.name)
+        config, shards = self._config, self._setup.layout.shards
+        stage = last_stage(config.stages, config.tasks, self._task)
         # A batch is as large as one micro-batch of training, so it fits into memory if training does.
         # Round up: a small held-out set still needs a row per shard.
         rows = -(-min(stage.batch, self._rows) // shards)
@@ -249,8 +264,8 @@ class _TaskEvaluator:
 
     def _samples(self, params: dict, batch: dict, arrays: Arrays) -> list[Sample]:
         outputs = self._outputs_of(params, arrays)
-        first = slice(0, self._program.config.eval.samples)
-        return unwrapped(self._task.objective).samples(
+        first = slice(0, self._config.eval.samples)
+        return unwrapped(self._objective).samples(
             {name: output.array[first] for name, output in outputs.items()},
             {name: values[first] for name, values in batch.items()},
             self._store.tokenizer,

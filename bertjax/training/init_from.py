@@ -3,10 +3,11 @@
 With `init_state` it does not: see `bertjax.training.branch`.
 """
 
+import functools
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -31,11 +32,12 @@ from bertjax.runtime.errors import UserError, shorten
 from bertjax.training.config import ROTARY_BASES
 from bertjax.training.feeds import Feeds
 from bertjax.training.lora import is_factor
+from bertjax.training.parallel.sharding import shardings_of
 from bertjax.training.param_paths import leaves_of, map_with_path, matches_any
-from bertjax.training.program import Program
 from bertjax.training.pruning import is_score
 from bertjax.training.run.fingerprints import fingerprints
 from bertjax.training.run.record import RunRecord
+from bertjax.training.setup import Setup, init_slots, init_state
 from bertjax.training.state import State
 
 _ENCODER, _POOLER = "encoder/", "encoder/pooler/"
@@ -79,7 +81,7 @@ def check(config: Config, resumed: RunRecord | None) -> None:
         )
 
 
-def source_of(resumed: RunRecord | None, program: Program, feeds: Feeds) -> Source | None:
+def source_of(resumed: RunRecord | None, setups: Sequence[Setup], feeds: Feeds) -> Source | None:
     """Return initial weights, or None for random initialization.
 
     A run with a checkpoint starts from it. It reads the weights of `init_from` only if the path has changed, to compare
@@ -88,16 +90,16 @@ def source_of(resumed: RunRecord | None, program: Program, feeds: Feeds) -> Sour
     Raises:
       UserError: see `read`.
     """
-    name = program.config.init_from
+    name = setups[0].config.init_from
     if not name:
         return None
     if resumed and resumed.config.init_from == name:
         return Source({}, resumed.identity.get("init_from", ""))
-    source = read(program.at(0), feeds.store.tokenizer)
+    source = read(setups[0], feeds.store.tokenizer)
     return source._replace(params={}) if resumed else source
 
 
-def read(program: Program, tokenizer: Tokenizer) -> Source:
+def read(setup: Setup, tokenizer: Tokenizer) -> Source:
     """Return the weights of `init_from` that the run also has.
 
     The encoder must be the same, with four exceptions: layers that `init_layers` leaves out, a segment table that the
@@ -109,22 +111,23 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
     Raises:
       UserError: the source is not a model, or has another encoder or tokenizer.
     """
-    name = program.config.init_from
+    config, encoder, shapes = setup.config, setup.encoder, setup.shapes["params"]
+    name = config.init_from
     saved = SavedModel(name)
     if saved.tokenizer.fingerprint != tokenizer.fingerprint:
         raise UserError(
             f"init_from={name} has another tokenizer than the corpus; set data.tokenizer.model={saved.folder}/tokenizer"
         )
     model = saved.export
-    source = match_heads(_with_layers(model, program.config.init_layers), model.settings, program.config)
-    source = _with_first_layers(source, program.abstract_state["params"])
-    if not program.encoder.embeddings.segments:
+    source = match_heads(_with_layers(model, config.init_layers), model.settings, config)
+    source = _with_first_layers(source, shapes)
+    if not encoder.embeddings.segments:
         source["encoder"]["embeddings"].pop("segment", None)
-    if model.encoder.pooler_activation != program.encoder.pooler_activation:
+    if model.encoder.pooler_activation != encoder.pooler_activation:
         source["encoder"].pop("pooler", None)
-    if disentangled_embeddings.ROOT in program.abstract_state["params"]:
+    if disentangled_embeddings.ROOT in shapes:
         source = disentangled_embeddings.part(source)
-    trees = leaves_of(source), leaves_of(program.abstract_state["params"])
+    trees = leaves_of(source), leaves_of(shapes)
     theirs, ours = ({path: tuple(leaf.shape) for path, leaf in leaves.items()} for leaves in trees)
     # Exports have no LoRA factors or pruning scores: these keep their initial values.
     ours = {path: shape for path, shape in ours.items() if not is_factor(path) and not is_score(path)}
@@ -135,33 +138,33 @@ def read(program: Program, tokenizer: Tokenizer) -> Source:
         changes = [f"{path} {own} -> {new}" for path, (own, new) in zip(in_encoder, shapes)]
         listed = shorten(changes, separator="; ")
         raise UserError(f"init_from={name} has another encoder ({listed}); use the same settings of model")
-    check_function(model.encoder, program)
+    check_function(model.encoder, setup)
     if new := [path for path in differing if path in ours]:
         log.warning("init_from=%s lacks %s: initialized from scratch", name, ", ".join(new))
     # A pooler starts from scratch in any fine-tuning, and `optimizer.frozen` may list what is to stay random.
-    frozen_by_lora = () if program.config.optimizer.frozen else program.config.frozen
+    frozen_by_lora = () if config.optimizer.frozen else config.frozen
     if untrained := [path for path in new if matches_any(frozen_by_lora, path) and not path.startswith(_POOLER)]:
         raise UserError(
-            f"init_from={name} lacks {untrained[0]}, which lora.rank={program.config.lora.rank} freezes: it would "
+            f"init_from={name} lacks {untrained[0]}, which lora.rank={config.lora.rank} freezes: it would "
             "stay random; start from a model with its MLM head, or set optimizer.frozen=['^encoder/'] to train it"
         )
     # Gradient-disentangled sharing trains embeddings of the generator, and other generators read those of the encoder.
     left_out = [path for path in theirs if path.startswith("generator/encoder/embeddings/") and path not in ours]
-    if left_out and "generator" in program.abstract_state["params"]:
+    if left_out and "generator" in shapes:
         log.warning("init_from=%s has %s, which this run does not read: left out", name, ", ".join(left_out))
     # Heads that only the source has are left out without a warning: a new task does not need them.
     params = {path: leaf for path, leaf in trees[0].items() if path in ours and path not in new}
-    _warn_of_pooler(program.config, params)
+    _warn_of_pooler(config, params)
     digest = hashlib.sha256(json.dumps(fingerprints(params), sort_keys=True).encode())
     return Source(params, digest.hexdigest())
 
 
-def check_function(source: EncoderConfig, program: Program) -> None:
+def check_function(source: EncoderConfig, setup: Setup) -> None:
     """Raise UserError if the encoder computes something else than that of `init_from` does with the same parameters.
 
     Other settings of positions are logged.
     """
-    init_from, ours = program.config.init_from, program.encoder
+    init_from, ours = setup.config.init_from, setup.encoder
     # No parameter depends on these: a run may read its source with other ones.
     positions = {
         *([] if ours.embeddings.has_position_table else ["max_positions"]),
@@ -169,7 +172,7 @@ def check_function(source: EncoderConfig, program: Program) -> None:
     }
     free = {
         *_FREE,
-        *(["layers"] if program.config.init_layers else []),
+        *(["layers"] if setup.config.init_layers else []),
         *([] if ours.embeddings.segments else ["embeddings.segments"]),
         *(f"block.{name}" for name in ROTARY_BASES),  # those that no layer reads
         *([] if source.activation_bits else ["activation_bits"]),  # weights are trained to be read with rounding
@@ -188,9 +191,9 @@ def check_function(source: EncoderConfig, program: Program) -> None:
         log.info("init_from=%s was trained with %s", init_from, " and ".join(other))
 
 
-def state_from(source: Source | None, program: Program) -> State:
+def state_from(source: Source | None, setup: Setup) -> State:
     """Return the state at step 0, with the weights of the source."""
-    state = program.init_state()
+    state = init_state(setup)
     if source is None:
         return state
 
@@ -203,8 +206,8 @@ def state_from(source: Source | None, program: Program) -> State:
 
     state |= {"params": map_with_path(fill, state["params"])}
     if "slots" in state:  # slots may hold copies of params, so they are computed from the new ones
-        layout = jax.tree.map(lambda leaf: leaf.sharding, program.abstract_state["slots"])
-        state |= {"slots": jax.jit(program.init_slots, out_shardings=layout)(state["params"])}
+        init = functools.partial(init_slots, setup.losses, setup.model_params)
+        state |= {"slots": jax.jit(init, out_shardings=shardings_of(setup.shapes["slots"]))(state["params"])}
     return state
 
 

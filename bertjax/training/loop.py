@@ -11,6 +11,7 @@ from bertjax.training.parallel import processes
 from bertjax.training.parallel.sharding import batch_shards, put_batches
 from bertjax.training.run.failures import NotFinite
 from bertjax.training.run.watchdog import TRAINING
+from bertjax.training.setup import compile_chunk, setup_after
 from bertjax.training.state import grow
 
 # Batches made in advance: the host prepares the next ones while the device computes.
@@ -49,7 +50,7 @@ def _train(run: Run) -> None:
             run.take(leave=1)
             if run.session.lock:
                 run.session.lock.check()
-            run.owes_evaluation = run.is_due(run.program.config.eval.every, first)
+            run.owes_evaluation = run.is_due(run.config.eval.every, first)
             run.check_stop()
             run.call_hooks("on_chunk", first)
     except Stopping:
@@ -58,7 +59,8 @@ def _train(run: Run) -> None:
 
 def _chunks(run: Run) -> Iterator[int]:
     """Dispatch chunk after chunk; yield the steps before each once it is dispatched."""
-    make = LocalBatches(run.timetable.at, run.feeds.train, *batch_shards(run.program.mesh))
+    mesh = run.setup.layout.mesh
+    make = LocalBatches(run.timetable.at, run.feeds.train, *batch_shards(mesh))
     batches = iterate(make, run.step, run.timetable.steps, run.runtime.workers, _PREFETCH)
     compiled = set()
     while not run.is_at_end:
@@ -66,12 +68,12 @@ def _chunks(run: Run) -> Iterator[int]:
         run.call_hooks("on_dispatch", first, end)
         with run.log.spending("data_wait"):
             local = [next(batches) for _ in range(first, end)]
-        global_batches = put_batches(local, run.program.mesh)
+        global_batches = put_batches(local, mesh)
         _change_encoder(run)
         spec = run.timetable.at(first)
-        task = run.program.at(spec.stage).tasks[spec.task]
         run.log.dispatched(run.flops_at(first).executed(global_batches))
-        chunk, arguments = task.chunk_at(spec.stage), (run.state, task.frozen, global_batches)
+        chunk = compile_chunk(run.setups[spec.stage], spec.task, spec.stage)
+        arguments = run.state, run.start.frozen[spec.task], global_batches
         shapes = (spec.stage, spec.task, end - first)
         if shapes in compiled:
             run.state, metrics = chunk(*arguments)
@@ -90,13 +92,13 @@ def _change_encoder(run: Run) -> None:
 
     Growing waits for that step, so the checkpoint and evaluation at the end of a stage have the depth it trained.
     """
-    program, before = run.program.at(run.timetable.at(run.step).stage), run.program.after(run.step)
-    if program is before:
+    setup, before = run.setups[run.timetable.at(run.step).stage], setup_after(run.setups, run.step)
+    if setup is before:
         return
-    if program.encoder.layers > before.encoder.layers:
-        resets = program.config.optimizer.grow_moments == "reset"
-        run.state = grow(run.state, program.abstract_state, program.optimizer.init if resets else None)
-    for name, (old, new) in before.encoder.differences(program.encoder).items():
+    if setup.encoder.layers > before.encoder.layers:
+        resets = run.config.optimizer.grow_moments == "reset"
+        run.state = grow(run.state, setup.shapes, setup.optimizer.init if resets else None)
+    for name, (old, new) in before.encoder.differences(setup.encoder).items():
         log.info("from step %d on the encoder has %s=%g instead of %g", run.step, name, new, old)
 
 

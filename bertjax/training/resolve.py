@@ -42,9 +42,18 @@ from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds
 from bertjax.training.parallel import processes
 from bertjax.training.parallel.sharding import batch_shards, put_batches
-from bertjax.training.program import Program
 from bertjax.training.run.record import RunRecord
+from bertjax.training.setup import (
+    Setup,
+    compile_chunk,
+    init_frozen,
+    init_state,
+    make_setup,
+    make_timetable,
+    resolve_encoder,
+)
 from bertjax.training.stages import warmup_steps
+from bertjax.training.state import State
 
 # Time steps for this many seconds, within these limits on their number.
 _SECONDS, _FEWEST, _MOST = 5.0, 2, 50
@@ -306,7 +315,8 @@ def _with_steps(config: Config, index: int, vocab_size: int) -> Stage:
     stage = config.stages[index]
     if not stage.flops:
         return stage
-    cost = stage_flops.per_step(Program(config, vocab_size), index)
+    encoder = resolve_encoder(config, vocab_size, model=config.model_at(index))
+    cost = stage_flops.per_step(make_setup(config, encoder), index)
     if (steps := round(stage.flops / cost)) < 2:
         raise UserError(
             f"stages.{index}.flops={stage.flops:.3g} is less than two steps of {cost:.3g} FLOPs; allow more, or lower "
@@ -315,24 +325,24 @@ def _with_steps(config: Config, index: int, vocab_size: int) -> Stage:
     return dataclasses.replace(stage, steps=steps)
 
 
-def with_measured_steps(program: Program, feeds: Feeds, before: RunRecord | None) -> Config:
+def with_measured_steps(setup: Setup, feeds: Feeds, before: RunRecord | None) -> Config:
     """Return the configuration with the steps that take about `stages.0.minutes`, as measured at the first start.
 
     Compilation, the final evaluation and the export come on top. Warm-up and decay keep their share of the steps. A run
     that is continued with more minutes has proportionally more steps.
 
     Args:
-      program: the run with the steps of its recipe.
+      setup: that of the run with the steps of its recipe.
       feeds: its data.
       before: record of the run if it resumes.
 
     Raises:
       UserError: the time is too short for two steps.
     """
-    config = program.config
+    config = setup.config
     stage = config.stages[0]
     if before is None:
-        return scaled(config, _measured(program, feeds))
+        return scaled(config, _measured(setup, feeds))
     started = before.config.stages[0]
     if not started.minutes:  # another run, which `check_identity` refuses
         return config
@@ -341,14 +351,14 @@ def with_measured_steps(program: Program, feeds: Feeds, before: RunRecord | None
     return scaled(config, steps)
 
 
-def _measured(program: Program, feeds: Feeds) -> int:
+def _measured(setup: Setup, feeds: Feeds) -> int:
     """Time the steps of a run, and return and print how many of them fit."""
-    config, (stage,) = program.config, program.config.stages
+    config, (stage,) = setup.config, setup.config.stages
     minutes, recipe_steps, every = cast(float, stage.minutes), cast(int, stage.steps), config.eval.every
     weights = {name: task.weight or 0.0 for name, task in config.tasks.items()}
-    state, own = program.init_state(), 0.0
+    state, frozen, own = init_state(setup), init_frozen(setup), 0.0
     for name, weight in weights.items():  # the mean over the tasks that take turns
-        state, of_task = _time_task(program, feeds, name, state)
+        state, of_task = _time_task(setup, feeds, name, state, frozen[name])
         own += weight / sum(weights.values()) * of_task
     seconds = processes.from_writer(lambda: own, "seconds-per-step")
     scored = [feed.plans[0].counts.rows for feed in (*feeds.heldout.values(), *feeds.further_heldout.values())]
@@ -426,22 +436,22 @@ def scaled(config: Config, steps: int) -> Config:
     return dataclasses.replace(config, stages=stages, optimizer=optimizer, eval=evaluations, runtime=saves)
 
 
-def _time_task(program: Program, feeds: Feeds, name: str, state: Any) -> tuple[Any, float]:
+def _time_task(setup: Setup, feeds: Feeds, name: str, state: State, frozen: dict | None) -> tuple[State, float]:
     """Train with real batches of one task, and return the state and the seconds per step without compilation."""
-    (stage,), runtime, task = program.config.stages, program.config.runtime, program.tasks[name]
+    (stage,), runtime, mesh = setup.config.stages, setup.config.runtime, setup.layout.mesh
     # Rows are endless, but the timetable ends with the run, which may be shorter than this measurement.
     endless = dataclasses.replace(stage, steps=2**30)
-    timetable = dataclasses.replace(program.timetable, stages=(endless,), weights={name: 1.0})
-    make = LocalBatches(timetable.at, feeds.train, *batch_shards(program.mesh))
+    timetable = dataclasses.replace(make_timetable(setup.config), stages=(endless,), weights={name: 1.0})
+    make = LocalBatches(timetable.at, feeds.train, *batch_shards(mesh))
     batches = iterate(make, 0, timetable.steps, runtime.workers, prefetch=2)
-    chunk, in_call = task.chunk_at(0), runtime.steps_per_call
+    chunk, in_call = compile_chunk(setup, name, 0), runtime.steps_per_call
 
     def seconds_of(calls: int) -> float:
         nonlocal state
         started = time.perf_counter()
         for _ in range(calls):
             local = [next(batches) for _ in range(in_call)]
-            state, _ = chunk(state, task.frozen, put_batches(local, program.mesh))
+            state, _ = chunk(state, frozen, put_batches(local, mesh))
         jax.block_until_ready(state)
         return (time.perf_counter() - started) / calls
 

@@ -11,6 +11,7 @@ from bertjax.training.run import record
 from bertjax.training.run.checkpoint import Checkpoints, RestoredCheckpoint, Retention
 from bertjax.training.run.fingerprints import check_replicas
 from bertjax.training.run.workdir import read_jsonl
+from bertjax.training.setup import make_timetable, setup_after
 from bertjax.training.start import Start
 from bertjax.training.state import State
 
@@ -56,18 +57,18 @@ def restore(start: Start) -> Restored:
       RunFailed: the processes do not see the same checkpoints, or hold different copies of the state.
       Unavailable: the storage does not answer.
     """
-    program, files, runtime = start.program, start.session.files, start.program.config.runtime
-    timetable = program.timetable
+    files, config, runtime = start.session.files, start.config, start.config.runtime
+    steps = make_timetable(config).steps
     # `or` would not do: 0 means that no checkpoint is kept for good.
     every = 10 * runtime.save_every if runtime.keep_every is None else runtime.keep_every
     retention = Retention(runtime.keep, every, runtime.keep_best, runtime.keep_at)
     checkpoints = Checkpoints(files.checkpoints, retention)
 
-    own = checkpoints.restore_newest(lambda step: program.after(step).abstract_state)
-    restored = own or branch.restore(program)
-    step, state, meta = restored or RestoredCheckpoint(0, init_from.state_from(start.source, program.at(0)), {})
+    own = checkpoints.restore_newest(lambda step: setup_after(start.setups, step).shapes)
+    restored = own or branch.restore(start.setups)
+    step, state, meta = restored or RestoredCheckpoint(0, init_from.state_from(start.source, start.setups[0]), {})
     check_replicas(state, step)
-    start.session.watchdog.locate(step, timetable.steps)
+    start.session.watchdog.locate(step, steps)
     if own:
         record.check_checkpoint(files, start.run_record, step, meta)
     if restored:
@@ -83,13 +84,13 @@ def restore(start: Start) -> Restored:
                 "runtime.keep_at has %s, and the run has passed them without a checkpoint; it continues from step %d",
                 *(shorten(missed), step),
             )
-        log.info("resumed at step %d of %d", step, timetable.steps)
+        log.info("resumed at step %d of %d", step, steps)
         if meta["layout"] != (layout := start.meta["layout"]):
             log.info(
                 "the checkpoint was saved on %s; the run continues on %s with the same batches", meta["layout"], layout
             )
     evaluations = processes.from_writer(lambda: read_jsonl(files.evaluations, "step", "score"), "evaluations")
-    scores = program.config.eval.scores(evaluations)
+    scores = config.eval.scores(evaluations)
     if others := [f"step {scored}" for scored in sorted({line["step"] for line in evaluations} - scores.keys())]:
         log.warning("eval.rows or eval.seed was another at %s; these scores rank no checkpoint", shorten(others))
     checkpoints.scores = {scored: score for scored, score in scores.items() if scored <= step}

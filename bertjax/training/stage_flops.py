@@ -24,7 +24,7 @@ from bertjax.objectives.optional import defined_in, flops_parts
 from bertjax.objectives.slots import slots_of, with_slots
 from bertjax.runtime.errors import reason
 from bertjax.training.loss import normalized, total_loss
-from bertjax.training.program import Program, TaskProgram
+from bertjax.training.setup import Setup, freezing_at, shapes_of_batch
 
 log = logging.getLogger(__name__)
 
@@ -69,87 +69,91 @@ def _operations(part: FlopsPart, counts: Counts) -> float:
     return 2.0 * products * (3 if part.has_backward else 1)
 
 
-def of_stage(task: TaskProgram, stage: int) -> StepFlops:
+def of_stage(setup: Setup, task: str, stage: int) -> StepFlops:
     """Return the FLOPs counter for a task's steps in a stage. With frozen parameters, this takes seconds."""
-    freezing, parts = task.freezing_at(stage), flops_parts(task.objective, task.program.encoder)
-    passes = _passes(task, stage)
+    freezing, parts = freezing_at(setup, stage), flops_parts(setup.losses[task].objective, setup.encoder)
+    passes = _passes(setup, task, stage)
     if not freezing.patterns and not freezing.paths:
         return StepFlops(parts, passes)
-    program = task.program
-    with_frozen = dataclasses.replace(program.to_model_params, freezing=freezing)
-    model_params = jax.eval_shape(program.to_model_params, program.param_shapes, 0)
+    params = setup.shapes["params"]
+    with_frozen = dataclasses.replace(setup.model_params, freezing=freezing)
+    model_params = jax.eval_shape(setup.model_params, params, 0)
     # Take only the ratio from traces, so that runs with and without freezing are counted by the same formula.
-    products = _gradient_products(task, stage, lambda params: with_frozen(params, 0), program.param_shapes)
-    return StepFlops(parts, passes * products / _gradient_products(task, stage, lambda params: params, model_params))
+    products = _gradient_products(setup, task, stage, params, lambda params: with_frozen(params, 0))
+    return StepFlops(parts, passes * products / _gradient_products(setup, task, stage, model_params))
 
 
-def _passes(task: TaskProgram, stage: int) -> float:
+def _passes(setup: Setup, task: str, stage: int) -> float:
     """Return how often an own objective computes what `flops_parts` count once: its `terms` may run a model twice."""
-    objective, kind = task.objective, type(task.objective)
+    objective = setup.losses[task].objective
+    kind = type(objective)
     own, counted = (defined_in(kind, name) for name in ("terms", "flops_parts"))
     # bertjax's own declare what they run, and so does a class that defines both.
     order = kind.__mro__.index
     if own.__module__.startswith("bertjax.") or order(own) >= order(counted):
         return 1.0
-    params = jax.eval_shape(task.program.to_model_params, task.program.param_shapes, 0)
+    params = jax.eval_shape(setup.model_params, setup.shapes["params"], 0)
     once = objective.copy_with(terms=functools.partial(getattr(counted, "terms", Objective.terms), objective))
     try:
-        products = (_gradient_products(task, stage, lambda params: params, params, each) for each in (objective, once))
+        products = (_gradient_products(setup, task, stage, params, objective=each) for each in (objective, once))
         return operator.truediv(*products)
     except Exception as error:  # its other methods need not fit its terms
         log.warning("the FLOPs of %s may lack passes (%s); define flops_parts()", kind.__name__, reason(error))
         return 1.0
 
 
-def per_step(program: Program, stage: int) -> float:
+def per_step(setup: Setup, stage: int) -> float:
     """Return the FLOPs that a step executes in a stage, averaged over the tasks that take turns.
 
     Args:
-      program: the run, with resolved batch sizes and task weights.
+      setup: that of the stage, with resolved batch sizes and task weights.
       stage: index into `stages`.
     """
-    at, tasks = program.config.stages[stage], program.at(stage).tasks
-    weights = {name: cast(float, program.config.tasks[name].weight) for name in at.among(tasks)}
+    config, at = setup.config, setup.config.stages[stage]
+    weights = {name: cast(float, config.tasks[name].weight) for name in at.among(config.tasks)}
     total = 0.0
     for name, weight in weights.items():
-        shapes = tasks[name].batch_shapes(at)
+        shapes = shapes_of_batch(setup, name, stage)
         # `executed` expects a leading axis of steps.
         batches = {key: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype) for key, leaf in shapes.items()}
-        total += weight * of_stage(tasks[name], stage).executed(batches)
+        total += weight * of_stage(setup, name, stage).executed(batches)
     return total / sum(weights.values())
 
 
 def _gradient_products(
-    task: TaskProgram,
+    setup: Setup,
+    task: str,
     stage: int,
-    to_model_params: Callable[[dict], dict],
     params: dict,
+    to_model_params: Callable[[dict], dict] = lambda params: params,
     objective: Objective | None = None,
 ) -> int:
     """Return the multiply-adds in the gradient of a task's loss, as `training.step` computes it.
 
     Args:
-      task: the task.
+      setup: that of the stage.
+      task: its name.
       stage: index into `stages`.
-      to_model_params: a function from the params to those of the model.
       params: shapes and dtypes of the params that have a gradient.
+      to_model_params: a function from the params to those of the model.
       objective: computes the terms; the task's by default.
     """
-    program, config = task.program, task.program.config
+    own, encoder = setup.losses[task].objective, setup.encoder
     # The default `Execution` has plain attention, so that its products show in the trace, and no rematerialization.
-    execution = Execution(unroll=program.encoder.execution.unroll)
-    model = task.objective.model(dataclasses.replace(program.encoder, execution=execution))
-    parts = dataclasses.replace(task.loss, model=model, objective=objective or task.objective)
+    execution = Execution(unroll=encoder.execution.unroll)
+    model = own.model(dataclasses.replace(encoder, execution=execution))
+    parts = dataclasses.replace(setup.losses[task], model=model, objective=objective or own)
 
     def loss(params: dict, frozen: dict | None, batch: dict[str, jax.Array]) -> jax.Array:
         params = to_model_params(params)
-        slots = slots_of(task.objective, jax.lax.stop_gradient(parts.own(params)))
+        slots = slots_of(own, jax.lax.stop_gradient(parts.own(params)))
         keys = parts.keys(0, len(batch["tokens_BT"]))
         sums, *_ = parts.terms(params, with_slots(frozen, slots), batch, keys, is_training=True)
-        return total_loss(task.objective, normalized(sums, task.objective.weights(batch)), step=0)
+        return total_loss(own, normalized(sums, own.weights(batch)), step=0)
 
-    frozen = jax.eval_shape(lambda: task.objective.frozen_params(program.encoder))
-    jaxpr = jax.make_jaxpr(jax.grad(loss))(params, frozen, task.batch_shapes(config.stages[stage])).jaxpr
+    frozen = jax.eval_shape(lambda: own.frozen_params(encoder))
+    batch = shapes_of_batch(setup, task, stage)
+    jaxpr = jax.make_jaxpr(jax.grad(loss))(params, frozen, batch).jaxpr
     # Dead code elimination drops products that only the loss value needs, as the compiler does.
     return matrix_products(dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0])
 

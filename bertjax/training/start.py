@@ -6,7 +6,7 @@ import functools
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,7 +22,6 @@ from bertjax.runtime.errors import UserError, reason
 from bertjax.training import branch, init_from
 from bertjax.training.feeds import Feeds
 from bertjax.training.parallel import processes
-from bertjax.training.program import Program
 from bertjax.training.resolve import open_feeds, with_measured_steps
 from bertjax.training.results import report, source_epochs
 from bertjax.training.run import record, versions
@@ -35,8 +34,9 @@ from bertjax.training.run.tracking import check_trackers
 from bertjax.training.run.watchdog import Heartbeat, Watchdog
 from bertjax.training.run.workdir import Workdir, append_jsonl, write_json
 from bertjax.training.run.writer import LogWriter
+from bertjax.training.setup import Setup, init_frozen, make_timetable
 from bertjax.training.teachers import open_teachers
-from bertjax.training.trace_checks import check_encoder
+from bertjax.training.trace_checks import check_encoder, checked_setups
 
 
 @contextlib.contextmanager
@@ -174,8 +174,9 @@ class Start:
 
     Attributes:
       session: the open workdir.
-      program: the run with its resolved configuration.
+      setups: what each stage computes with; the configuration in them is resolved.
       feeds: the run's data.
+      frozen: {task: frozen params}, on the devices.
       source: initial parameters; None for random ones.
       run_record: written by `commit`.
       resumes: whether the workdir already holds the run.
@@ -183,22 +184,32 @@ class Start:
     """
 
     session: Session
-    program: Program
+    setups: tuple[Setup, ...]
     feeds: Feeds
+    frozen: Mapping[str, dict | None]
     source: init_from.Source | None
     run_record: record.RunRecord
     resumes: bool
     longer: bool
 
+    @property
+    def setup(self) -> Setup:
+        """The setup of the last stage, which trains the finished model."""
+        return self.setups[-1]
+
+    @property
+    def config(self) -> Config:
+        return self.setup.config
+
     @functools.cached_property
     def meta(self) -> dict[str, Any]:
         """Metadata stored with every checkpoint."""
         return {
-            "config": configuration.to_dict(self.program.config),
+            "config": configuration.to_dict(self.config),
             "identity": self.run_record.identity,
             "tokenizer": self.feeds.store.tokenizer.fingerprint,
             "plans": self.feeds.fingerprints,
-            "layout": report.layout_line(self.program),
+            "layout": report.layout_line(self.setup),
         }
 
     def commit(self) -> None:
@@ -244,42 +255,44 @@ def check_start(session: Session, config: Config, longer: bool, beside: Workdir 
     processes.together(check_trackers, config.runtime.trackers)
     encoder = config.encoder(config.expected_vocab_size, jax.default_backend())
     processes.together(check_encoder, encoder)
-    expected = Program(config, config.expected_vocab_size)
-    processes.together(expected.check)  # before a corpus is prepared
+    checked = functools.partial(processes.together, checked_setups)
+    setups = checked(config, config.expected_vocab_size)  # before a corpus is prepared
     with session.watchdog.state("starting", is_watched=False):  # preparing a corpus takes minutes or a day
         feeds = open_feeds(config, before)
         processes.together(feeds.plan)
     config, tokenizer = feeds.config, feeds.store.tokenizer  # resolved
-    program = Program(config, tokenizer.vocab_size)
-    program = expected if program == expected else program  # its model has been traced
-    processes.together(program.check)
+    if (config, tokenizer.vocab_size) != (setups[-1].config, setups[-1].encoder.vocab_size):
+        setups = checked(config, tokenizer.vocab_size)
     if config.stages[0].minutes:
         with session.watchdog.state("compiling"):
-            config = with_measured_steps(program, feeds, before)
-        feeds, program = dataclasses.replace(feeds, config=config), Program(config, tokenizer.vocab_size)
+            config = with_measured_steps(setups[-1], feeds, before)
+        feeds = dataclasses.replace(feeds, config=config)
         processes.together(feeds.plan)
-        processes.together(program.check)
+        setups = checked(config, tokenizer.vocab_size)
     session.watchdog.locate(0, sum(cast(int, stage.steps) for stage in config.stages))
-    source = processes.together(initial.source_of, resumed, program, feeds)
-    identity = _identity(program, feeds, source)
+    source = processes.together(initial.source_of, resumed, setups, feeds)
+    frozen = processes.together(init_frozen, setups[-1])
+    identity = _identity(config, feeds, frozen, source)
     if beside:
         processes.from_writer(lambda: record.check_reads(beside, identity), "reads")
     run_record = record.RunRecord(config, settings, identity, tokenizer.vocab_size)
     resumes = processes.from_writer(lambda: record.check_identity(files, run_record, longer), "record")
     record.check_processes(identity)
-    return Start(session, program, feeds, source, run_record, resumes, longer)
+    return Start(session, setups, feeds, frozen, source, run_record, resumes, longer)
 
 
-def _identity(program: Program, feeds: Feeds, source: init_from.Source | None) -> dict[str, Any]:
+def _identity(
+    config: Config, feeds: Feeds, frozen: Mapping[str, dict | None], source: init_from.Source | None
+) -> dict[str, Any]:
     """Return what decides the result of a run, as compared when it resumes."""
     # Settings alone do not determine the result: plans, frozen parameters (a teacher, for example), initial weights and
     # resources such as a lexicon are compared by content.
-    identity = program.config.identity(feeds.store.fingerprint) | {"plans": feeds.fingerprints}
-    frozen = processes.together(lambda: {name: task.frozen for name, task in program.tasks.items() if task.frozen})
-    if frozen:
+    identity = config.identity(feeds.store.fingerprint) | {"plans": feeds.fingerprints}
+    if any(frozen.values()):
         identity["frozen"] = {
-            program.config.qualified(name, path): value
+            config.qualified(name, path): value
             for name, params in frozen.items()
+            if params
             for path, value in fingerprints(params).items()
         }
     if source is not None:
@@ -291,21 +304,21 @@ def _identity(program: Program, feeds: Feeds, source: init_from.Source | None) -
 
 def print_plan(start: Start) -> None:
     """Print parameters, data, stages and layout of a run."""
-    program, feeds, config = start.program, start.feeds, start.program.config
+    setup, feeds, config = start.setup, start.feeds, start.config
     label = functools.partial(config.qualified, name="")
     layers = "encoder/layers/" + "N/" * config.optimizer.is_outside
-    lines = report.parameter_lines(program.abstract_state["params"], program.encoder, layers)
+    lines = report.parameter_lines(setup.shapes["params"], setup.encoder, layers)
     for (task, _), feed in feeds.train.items():
         lines.append(report.plan_line(feed, task, label(task)))
         lines += report.reading_warnings(feed, task) if isinstance(feeds.store, TokenStore) else []
         if shares := feeds.source_shares(feed):
             lines.append(report.sources_line(shares, label(task)))
-    lines += source_epochs.lines(feeds, program.timetable, branch.first_step(config))
+    lines += source_epochs.lines(feeds, make_timetable(config), branch.first_step(config))
     lines += [report.heldout_line(feed, label(task)) for task, feed in feeds.heldout.items()]
     lines += [report.heldout_line(feed, config.qualified(*key)) for key, feed in feeds.further_heldout.items()]
-    lines += [report.stage_line(index, program) for index in range(len(config.stages))]
+    lines += [report.stage_line(index, own) for index, own in enumerate(start.setups)]
     lines += [f"warm-up: {config.optimizer.warmup_steps:,} steps", *report.replacing_lines(config)]
-    print("\n".join([*lines, report.layout_line(program)]), flush=True)
+    print("\n".join([*lines, report.layout_line(setup)]), flush=True)
 
 
 _LOOKS, _SECONDS_BETWEEN_LOOKS = 60, 1.0

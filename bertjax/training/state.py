@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from bertjax.training.parallel.sharding import Rules, shardings
+from bertjax.training.parallel.sharding import Rules, shardings, shardings_of
 
 # A plain dict {step, params, opt_state, skipped}, plus slots if an objective has any. Checkpoints hold exactly this.
 State = dict
@@ -57,8 +57,7 @@ def abstract_state(create: Callable[[jax.Array], Any], mesh: Mesh, rules: Rules)
 def init_state(create: Callable[[jax.Array], State], abstract: State, seed: int) -> State:
     """Return the state at step 0, sharded like `abstract`."""
     # Under jit each device creates only its own shards, so no device or host ever holds the full state.
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    return jax.jit(create, out_shardings=shardings)(jax.random.key(seed))
+    return jax.jit(create, out_shardings=shardings_of(abstract))(jax.random.key(seed))
 
 
 def advance(state: State, new: State, is_finite: jax.Array, max_skipped: int) -> tuple[State, jax.Array]:
@@ -107,5 +106,4 @@ def grow(state: State, abstract: State, init_moments: Callable[[dict], Any] | No
         state = jax.tree.map(repeat, state, abstract)
         return state | {"opt_state": init_moments(state["params"])} if init_moments else state
 
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    return jax.jit(grown, out_shardings=shardings)(state)
+    return jax.jit(grown, out_shardings=shardings_of(abstract))(state)

@@ -9,8 +9,9 @@ from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
-from bertjax.config.config import Task
+from bertjax.config.config import Config, Task
 from bertjax.config.user_code import user_errors
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import first_positions
@@ -22,12 +23,49 @@ from bertjax.objectives.slots import Slots, SlotValues, slots_of, with_slots
 from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime.errors import UserError, shorten
 from bertjax.training.param_paths import leaves_of
+from bertjax.training.setup import Setup, freezing_at, make_setups, resolve_encoder
 from bertjax.training.shapes import batch_shapes
 from bertjax.training.step import CONSUMPTION
+from bertjax.training.teachers import open_teachers
 
 log = logging.getLogger(__name__)
 # What every step reports beside the metrics of its objective.
 _REPORTED = {"learning_rate", "gradient_norm", "update_norm", "parameter_norm", "skipped", *CONSUMPTION}
+
+
+def checked_setups(config: Config, vocab_size: int, devices: Sequence[jax.Device] = ()) -> tuple[Setup, ...]:
+    """Return the setup of each stage.
+
+    Raises:
+      UserError: user code cannot be traced, stages do not grow or train, or the devices do not divide a sharded axis.
+    """
+    config = open_teachers(config)
+    encoder = resolve_encoder(config, vocab_size, devices)
+    for name, task in config.tasks.items():
+        is_open = task.has_classes and not task.objective.classes  # until the training file is read
+        of_stages = [config.task_at(index, name) for index in range(len(config.stages))]
+        for index, each in enumerate([task, *of_stages]):
+            kinds = (OBJECTIVES.kind_of(each.objective), each.kind, each.masking.kind if each.masking else "")
+            if any(":" in kind for kind in kinds) and not is_open and each not in [task, *of_stages][:index]:
+                check_objective(name, each, encoder, config.stages[-1].seq_len)
+    setups = make_setups(config, vocab_size, devices)
+    for index, (stage, setup) in enumerate(zip(config.stages, setups, strict=True)):
+        objectives = [config.tasks[name].objective for name in stage.among(config.tasks)]
+        if stage.batch is not None and any(isinstance(objective, Slots) for objective in objectives):
+            check_batch(f"stages.{index}.batch", stage.batch, setup.layout.mesh)  # padding must not reach the slots
+        freezing_at(setup, index)
+    check_growth([setup.shapes["params"] for setup in setups])
+    if config.optimizer.is_outside:
+        last = setups[-1]
+        jax.eval_shape(last.optimizer.update, last.shapes["params"], last.shapes["opt_state"], last.shapes["params"])
+    return setups
+
+
+def check_batch(name: str, rows: int, mesh: Mesh) -> None:
+    """Raise UserError unless the devices divide a batch's rows; `name` is the setting to blame."""
+    devices = mesh.shape["data"] * mesh.shape["fsdp"]
+    if rows % devices:
+        raise UserError(f"{name}={rows} is not divisible by {devices} devices; use a multiple of {devices}")
 
 
 def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int) -> None:

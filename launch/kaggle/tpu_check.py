@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
+from bertjax.training.program import Program  # noqa: E402
 
 from benchmarks.arms import ours  # noqa: E402
 from benchmarks.arms.setting import Setting  # noqa: E402
@@ -33,7 +34,6 @@ from bertjax.runtime.command_line import exit_code_of  # noqa: E402
 from bertjax.runtime.errors import UserError, reason, say  # noqa: E402
 from bertjax.training.config import RuntimeConfig, Stage  # noqa: E402
 from bertjax.training.optim.config import OptimizerConfig  # noqa: E402
-from bertjax.training.program import Program  # noqa: E402
 from bertjax.training.run.versions import commit_of  # noqa: E402
 
 # Relative limits. In float32 with float32 products, both backends round each sum once, in another order.

@@ -14,7 +14,7 @@ from bertjax.forecast.forecast import Forecast, Memory, best
 from bertjax.models.vocabulary import count_parameters
 from bertjax.runtime import command_line
 from bertjax.training.config import Stage
-from bertjax.training.program import Program
+from bertjax.training.setup import make_setups
 from tests import runs
 
 pytest.importorskip("libtpu", reason="libtpu is not installed: pip install '.[tpu]'")
@@ -145,8 +145,8 @@ def test_search(capsys):
     stages = "stages=[{'steps': 9, 'seq_len': 32, 'batch': 8, 'layers': 1}, {'steps': 9, 'seq_len': 32, 'batch': 8}]"
     assert compile.main([*FLAGS, f"--config.{stages}", "--topology=v5e:1x1", "--search", "--stage=0"]) == 0
     output = capsys.readouterr().out
-    first = Program(load(stages, "model.layers=2"), 400).at(0)
-    assert f"parameters   {count_parameters(first.abstract_state['params'], first.encoder):,}\n" in output
+    first, _ = make_setups(load(stages, "model.layers=2"), 400)
+    assert f"parameters   {count_parameters(first.shapes['params'], first.encoder):,}\n" in output
     settings = ("strategy=gathered", "remat=none", "micro_tokens=0", "mesh.data=0", "mesh.fsdp=1")
     assert f"best         {' '.join(f'--config.runtime.{setting}' for setting in settings)}\n" in output
     # Of a mixture, the tasks of the stage are compiled, and not the first one of the run.

@@ -25,7 +25,7 @@ from bertjax.interop import huggingface
 from bertjax.objectives.wrapper import rewrapped
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
-from bertjax.training.program import Program
+from bertjax.training.setup import make_setups
 
 COMMANDS = sorted(name for commands in entry.COMMANDS.values() for name in commands)
 
@@ -214,14 +214,13 @@ def test_destinations_are_those_of_the_converters(undisturbed, tmp_path, recipe,
         objective = rewrapped(objective, lambda inner: dataclasses.replace(inner, classes=classes))
     tasks = {config.task_name: dataclasses.replace(config.task, objective=objective)}
     config, tokenizer = dataclasses.replace(config, tasks=tasks), SavedModel(source).tokenizer
-    program = Program(config, tokenizer.vocab_size)
-    reasons = destinations_of(program, tokenizer)
+    setup = make_setups(config, tokenizer.vocab_size)[-1]
+    reasons = destinations_of(setup, tokenizer)
     assert {name for name, reason in reasons.items() if reason} == set(refused)
     assert all(refused[name] in reasons[name] for name in refused)
-    state = program.abstract_state
-    shapes = exported(jax.eval_shape(program.to_model_params, state["params"], state["step"]))
+    shapes = exported(jax.eval_shape(setup.model_params, setup.shapes["params"], 0))
     params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes)
-    model = Export(without_teachers(to_dict(config)), program.encoder, params, tokenizer, {}, {})
+    model = Export(without_teachers(to_dict(config)), setup.encoder, params, tokenizer, {}, {})
     if SENTENCE_TRANSFORMERS in reasons:
         huggingface.write(tmp_path / "hf", model)
         assert (tmp_path / "hf" / "modules.json").exists()

@@ -13,7 +13,7 @@ from bertjax.forecast.hlo import Instruction
 from bertjax.forecast.topologies import SHAPES
 from bertjax.runtime.chips import CHIPS
 from bertjax.runtime.errors import UserError
-from bertjax.training.program import Program
+from bertjax.training.setup import compile_chunk, make_setups, shapes_of_batches
 from tests.forecast.programs import mesh
 
 
@@ -99,9 +99,9 @@ def compiled(implementation: str) -> str:
     if implementation == "splash":
         overrides.append("model.attention_dropout=0")
     recipe = config_file.load(str(RECIPE), overrides)
-    program = Program(recipe, 1000, topologies.parse("v5e:1x1").devices())
-    batches = program.task.abstract_batches(recipe.stages[1], 1)
-    return program.task.chunk.lower(program.abstract_state, None, batches).compile().as_text()
+    setup, task = make_setups(recipe, 1000, topologies.parse("v5e:1x1").devices())[1], recipe.task_name
+    batches = shapes_of_batches(setup, task, stage=1, steps=1)
+    return compile_chunk(setup, task, stage=1).lower(setup.shapes, None, batches).compile().as_text()
 
 
 def kernels(text: str) -> set[str]:

@@ -12,7 +12,7 @@ from bertjax.config.config import from_dict
 from bertjax.config.opening import SavedModel
 from bertjax.data.preparation.prepare import prepare
 from bertjax.training.feeds import Feeds
-from bertjax.training.program import Program
+from bertjax.training.setup import make_setups
 from tests import labeled_files, runs
 
 torch = pytest.importorskip("torch", reason="the same loss in PyTorch needs the extra [interop]")
@@ -21,10 +21,9 @@ transformers = pytest.importorskip("transformers", reason="the same loss in tran
 
 def losses_in_bertjax(export, batch) -> dict[str, float]:
     """Return {term: S / W} of a batch."""
-    program = Program(from_dict(export.settings), export.tokenizer.vocab_size)
-    objective = program.task.objective
-    sums, _ = objective.terms(program.task.model, export.params, None, batch, jax.random.key(0), False)
-    weights = objective.weights(batch)
+    [loss] = make_setups(from_dict(export.settings), export.tokenizer.vocab_size)[0].losses.values()
+    sums, _ = loss.objective.terms(loss.model, export.params, None, batch, jax.random.key(0), False)
+    weights = loss.objective.weights(batch)
     return {term: float(total / weights[term]) for term, total in sums.items()}
 
 

@@ -26,11 +26,12 @@ from bertjax.models import directions
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import Untrusted, UserError
 from bertjax.training.feeds import Feeds
-from bertjax.training.program import Program
 from bertjax.training.results.heldout_task import heldout_task
 from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.workdir import Workdir
+from bertjax.training.setup import Setup, init_state, make_step, make_timetable
 from bertjax.training.step import Step, gradients, train_step
+from bertjax.training.trace_checks import checked_setups
 from tests import batches, runs
 from tests.interop import models
 from tests.training import trainer
@@ -70,9 +71,8 @@ def config_of(objective: dict, examples: str = "segment_pairs", **settings) -> C
 
 
 def batches_of(config: Config, store) -> LocalBatches:
-    program = Program(config, store.tokenizer.vocab_size, tuple(jax.devices()[:1]))
-    program.check()
-    return LocalBatches(program.timetable.at, Feeds(config, store).train, (0,), 1)
+    checked_setups(config, store.tokenizer.vocab_size, jax.devices()[:1])
+    return LocalBatches(make_timetable(config).at, Feeds(config, store).train, (0,), 1)
 
 
 def step_of(objective, **settings) -> Step:
@@ -221,7 +221,7 @@ class Unbound(TokenMasking):
 def test_an_error_in_a_masking_names_the_masking():
     config = config_of({"kind": "mlm"}, stages=[{"seq_len": 32, "masking": {"kind": f"{__name__}:Unbound"}}])
     with pytest.raises(UserError, match=f"^tasks.mine: masking.kind='{__name__}:Unbound'.*choose"):
-        Program(config, 400, tuple(jax.devices()[:1])).check()
+        checked_setups(config, 400, jax.devices()[:1])
 
 
 def test_a_stage_trains_with_its_own_masking_and_evaluations_ask_what_the_objective_asks(store, tmp_path):
@@ -242,7 +242,7 @@ def test_a_stage_trains_with_its_own_masking_and_evaluations_ask_what_the_object
 
 
 @functools.cache
-def momentum(micro_tokens: int = 0, devices: int = 1, strategy: str = "auto") -> tuple[Program, Step]:
+def momentum(micro_tokens: int = 0, devices: int = 1, strategy: str = "auto") -> tuple[Setup, Step]:
     """The run of the momentum objective on hand-made batches of 16 tokens."""
     config = config_of(
         {"kind": "mylab.momentum:Momentum", "decay": 0.75, "queue": 12},
@@ -250,16 +250,15 @@ def momentum(micro_tokens: int = 0, devices: int = 1, strategy: str = "auto") ->
         stages=[{"steps": 8, "seq_len": 16, "batch": 8}],
         runtime={"micro_tokens": micro_tokens, "max_skipped": 2, "strategy": strategy},
     )
-    program = Program(config, batches.ENCODER.vocab_size, tuple(jax.devices()[:devices]))
-    program.check()
-    return program, program.task.step
+    [setup] = checked_setups(config, batches.ENCODER.vocab_size, jax.devices()[:devices])
+    return setup, make_step(setup, "mine")
 
 
 def after(micro_tokens: int, *steps: dict, devices: int = 1, strategy: str = "auto") -> list[dict]:
     """The states at step 0 and after each batch."""
-    program, parts = momentum(micro_tokens, devices, strategy)
+    setup, parts = momentum(micro_tokens, devices, strategy)
     train = jax.jit(functools.partial(train_step, parts))
-    states = [program.init_state()]
+    states = [init_state(setup)]
     for batch in steps:
         states.append(train(states[-1], None, batch)[0])
     return jax.device_get(states)

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from bertjax.training.optim.ema import averaged
-from tests.training.test_ema import DECAY, program_of, trained
+from tests.training.test_ema import DECAY, setup_of, trained
 
 
 def share_of(params: dict) -> float:
@@ -20,8 +20,7 @@ def main() -> None:
     averages, shares = {}, {}
     for name, mesh in layouts.items():
         devices = jax.devices()[: mesh["fsdp"]]
-        program = program_of(devices=devices, runtime={"mesh": mesh, "strategy": "fsdp"})
-        states, _ = trained(program)
+        states, _ = trained(setup_of(devices=devices, runtime={"mesh": mesh, "strategy": "fsdp"}))
         average = averaged(DECAY, states[-1])["params"]
         averages[name] = jax.device_get(average)
         shares[name] = [share_of(params) for params in (states[-1]["opt_state"][-1].ema, average)]

@@ -11,7 +11,7 @@ from flax.traverse_util import flatten_dict
 import bertjax
 from bertjax.config.config import from_dict
 from bertjax.training.optim.ema import averaged
-from bertjax.training.program import Program
+from bertjax.training.setup import Setup, compile_chunk, init_state, make_setups
 from tests import batches, runs
 
 pytestmark = pytest.mark.slow
@@ -26,15 +26,15 @@ GROWING = [{"steps": 10, "seq_len": 16, "batch": 8, "layers": 2}, {"steps": 10, 
 PATH = "encoder/layers/intermediate/kernel"
 
 
-def program_of(stages: Sequence[dict] = GROWING[1:], devices: Sequence[jax.Device] = (), **settings) -> Program:
+def setup_of(stages: Sequence[dict] = GROWING[1:], devices: Sequence[jax.Device] = (), **settings) -> Setup:
     merged = {name: SETTINGS.get(name, {}) | settings.get(name, {}) for name in SETTINGS | settings}
     config = from_dict(merged | {"stages": list(stages)})
-    return Program(config, batches.ENCODER.vocab_size, tuple(devices or jax.devices()[:1]))
+    return make_setups(config, batches.ENCODER.vocab_size, devices or jax.devices()[:1])[0]
 
 
-def trained(program: Program, bad_step: int | None = None) -> tuple[list[dict], list[dict]]:
+def trained(setup: Setup, bad_step: int | None = None) -> tuple[list[dict], list[dict]]:
     """Return (states, params of the steps that were applied) from the start to step 6 of the first stage."""
-    first, states, params = program.at(0), [program.at(0).init_state()], []
+    train, states, params = compile_chunk(setup, "bert", 0), [init_state(setup)], []
     for step in range(6):
         params.append(jax.device_get(states[-1]["params"]))
         batch = batches.make(seed=step)
@@ -42,7 +42,7 @@ def trained(program: Program, bad_step: int | None = None) -> tuple[list[dict], 
             params.pop()
             batch["mlm_weights_BK"] = batch["mlm_weights_BK"] * np.nan
         before = jax.tree.map(lambda leaf: leaf.copy(), states[-1])  # the step reuses the memory of the state
-        state, _ = first.task.chunk_at(0)(states[-1], None, {name: values[None] for name, values in batch.items()})
+        state, _ = train(states[-1], None, {name: values[None] for name, values in batch.items()})
         states[-1:] = [before, state]
     return states, [*params, jax.device_get(states[-1]["params"])]
 
@@ -69,21 +69,19 @@ def assert_close(actual: dict, expected: dict) -> None:
 
 def test_it_is_that_of_tensorflow_and_changes_no_step():
     """Five steps are applied, the fourth is not finite; two of them have the decay of the warm-up."""
-    program = program_of()
-    states, params = trained(program, bad_step=3)
+    states, params = trained(setup_of(), bad_step=3)
     assert len(params) == 6 and int(states[4]["skipped"]) == 1
     assert_close(average_of(states[-1]), averages_by_hand(params))
     for path, leaf in average_of(states[0]).items():  # nothing to average yet
         np.testing.assert_array_equal(leaf, flatten_dict(params[0], sep="/")[path])
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(states[3]["opt_state"]), states[4]["opt_state"])
     assert (average_of(states[-1])[PATH] != flatten_dict(params[-1], sep="/")[PATH]).any()
-    [_, plain] = trained(program_of(optimizer={"ema_decay": 0.0}), bad_step=3)
+    [_, plain] = trained(setup_of(optimizer={"ema_decay": 0.0}), bad_step=3)
     jax.tree.map(np.testing.assert_array_equal, params, plain)
 
 
 def test_params_that_a_stage_freezes_count_as_they_are():
-    program = program_of([GROWING[1] | {"frozen_layers": 2}, GROWING[1]])
-    states, params = trained(program)
+    states, params = trained(setup_of([GROWING[1] | {"frozen_layers": 2}, GROWING[1]]))
     assert_close(average_of(states[-1]), averages_by_hand(params))
 
 

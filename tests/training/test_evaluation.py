@@ -13,8 +13,8 @@ from bertjax.objectives.pretraining.electra import Electra
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.training.evaluation import Evaluator
 from bertjax.training.feeds import Feeds
-from bertjax.training.program import Program
 from bertjax.training.resolve import labeled_files as labeled_source
+from bertjax.training.setup import Setup, init_frozen, init_state, make_setups
 from tests import labeled_files
 from tests.training import test_flops
 
@@ -40,7 +40,7 @@ class Scored(BERT):
         return []
 
 
-def program(store, batch: int = BATCH, objective=None) -> Program:
+def setup_of(store, batch: int = BATCH, objective=None) -> Setup:
     config = from_dict(
         {
             "model": {"layers": 1, "width": 16, "heads": 2, "feedforward": 32, "max_positions": 32},
@@ -52,17 +52,17 @@ def program(store, batch: int = BATCH, objective=None) -> Program:
     if objective:
         task = dataclasses.replace(config.task, objective=objective)
         config = dataclasses.replace(config, tasks={"bert": task})
-    return Program(config, store.tokenizer.vocab_size)
+    return make_setups(config, store.tokenizer.vocab_size)[0]
 
 
 def evaluate(store, **choices) -> Evaluator:
-    small_program = program(store, **choices)
-    return Evaluator(small_program, Feeds(small_program.config, store))
+    setup = setup_of(store, **choices)
+    return Evaluator(setup, Feeds(setup.config, store), init_frozen(setup))
 
 
 @pytest.fixture(scope="module")
 def params(store):
-    return program(store).init_state()["params"]
+    return init_state(setup_of(store))["params"]
 
 
 @pytest.fixture(scope="module")
@@ -73,12 +73,13 @@ def evaluation(store, params):
 @pytest.mark.slow
 def test_metrics_are_sums_over_all_rows(store, params, evaluation):
     """Ten rows in batches of four and in one of ten: the two empty rows of the last one count nothing."""
-    whole = program(store, batch=ROWS)
+    whole = setup_of(store, batch=ROWS)
+    loss = whole.losses["bert"]
     batch = Feeds(whole.config, store).heldout["bert"].batch(np.arange(ROWS))
 
     def terms(params, batch):
-        sums, metrics = whole.task.objective.terms(whole.task.model, params, None, batch, jax.random.key(0), False)
-        return sums, whole.task.objective.weights(batch), metrics
+        sums, metrics = loss.objective.terms(loss.model, params, None, batch, jax.random.key(0), False)
+        return sums, loss.objective.weights(batch), metrics
 
     sums, weights, metrics = jax.jit(terms)(params, batch)
     expected = {f"{term}_loss": float(sums[term] / weights[term]) for term in sums}
@@ -95,7 +96,7 @@ def test_scores_of_batches_add_up_to_the_metrics(evaluation):
 
 
 def test_baselines_are_of_the_same_tokens(store, evaluation):
-    batch = Feeds(program(store).config, store).heldout["bert"].batch(np.arange(ROWS))
+    batch = Feeds(setup_of(store).config, store).heldout["bert"].batch(np.arange(ROWS))
     labels = batch["mlm_labels_BK"][batch["mlm_weights_BK"] > 0]
     is_random = batch["nsp_labels_BN"][batch["nsp_weights_BN"] > 0]
     counts = store.unigram_counts("train")
@@ -119,12 +120,12 @@ def test_masked_words_of_a_labeled_file(store, tmp_path):
     """Training on the texts of a task (Gururangan et al., 2020): baselines and bits per byte are those of its texts."""
     train, heldout = labeled_files.write(tmp_path)
     examples = {"kind": "labeled_text", "train": str(train), "heldout": str(heldout), "label": ""}
-    settings = to_dict(program(store).config) | {
+    settings = to_dict(setup_of(store).config) | {
         "tasks": {"task": {"objective": {"kind": "mlm"}, "examples": examples}}
     }
     config, tokenizer = from_dict(settings), store.tokenizer
-    small_program, feeds = Program(config, tokenizer.vocab_size), Feeds(config, labeled_source(config, tokenizer))
-    evaluation = Evaluator(small_program, feeds)(small_program.init_state()["params"])
+    [setup], feeds = make_setups(config, tokenizer.vocab_size), Feeds(config, labeled_source(config, tokenizer))
+    evaluation = Evaluator(setup, feeds, init_frozen(setup))(init_state(setup)["params"])
 
     texts = [[record["sentence"] for record in labeled_files.sentences(*size)] for size in ((160, 0), (40, 1))]
     counts = np.bincount(np.concatenate(tokenizer.encode(texts[0])), minlength=tokenizer.vocab_size) + 1
@@ -142,8 +143,7 @@ def test_masked_words_of_a_labeled_file(store, tmp_path):
 @pytest.mark.slow
 def test_electras_best_checkpoint_has_the_lowest_loss_of_detection(store):
     """Not the highest accuracy: a model that takes every token for an original is right about almost all of them."""
-    small_program = program(store, objective=Electra())
-    evaluation = Evaluator(small_program, Feeds(small_program.config, store))(small_program.init_state()["params"])
+    evaluation = evaluate(store, objective=Electra())(init_state(setup_of(store, objective=Electra()))["params"])
     assert evaluation.rank == evaluation.metrics["rtd_loss"] > 0
     assert {"generator_loss", "generator_accuracy"} <= evaluation.metrics.keys()
     assert "mlm_loss" not in evaluation.metrics, "it is not comparable with that of an encoder"
@@ -152,7 +152,8 @@ def test_electras_best_checkpoint_has_the_lowest_loss_of_detection(store):
 @pytest.mark.parametrize("kind", KINDS)
 def test_states_are_compared_by_a_score_or_by_the_loss_of_the_first_term(kind):
     """By name: `jax.jit` sorts the keys of dicts, so the first loss of an evaluation is the first by alphabet."""
-    objective = (made := test_flops.program(kind, test_flops.SMALL)).task.objective
+    made = test_flops.setup_of(kind, test_flops.SMALL)
+    objective = made.losses[kind].objective
     batch = {
         name: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for name, leaf in test_flops.arguments(made).items()
     }

@@ -34,7 +34,7 @@ from bertjax.objectives.wrapper import Taught
 from bertjax.training.config import Stage
 from bertjax.training.loss import normalized, total_loss
 from bertjax.training.optim.config import OptimizerConfig
-from bertjax.training.program import Program
+from bertjax.training.setup import Setup, make_setups, make_step, shapes_of_batches
 from bertjax.training.stage_flops import of_stage
 from tests import batches
 
@@ -60,7 +60,7 @@ WRAPPERS = {
 }
 
 
-def program(kind: str, encoder: EncoderConfig, **fields) -> Program:
+def setup_of(kind: str, encoder: EncoderConfig, **fields) -> Setup:
     """A run of full rows, 16 of them."""
     objective = WRAPPERS.get(kind) or OBJECTIVES.class_of(kind)()
     if "classes" in {field.name for field in dataclasses.fields(objective)}:
@@ -77,28 +77,30 @@ def program(kind: str, encoder: EncoderConfig, **fields) -> Program:
         objective = objective.bind_teacher(teacher)
     examples = FORMATS.class_of(kinds_with(objective.traits.labels)[0])()
     tasks, stages = {kind: Task(objective, examples)}, (Stage(10**6, encoder.max_positions, 16),)
-    return Program(Config(model=encoder, tasks=tasks, stages=stages, **fields), encoder.vocab_size)
+    return make_setups(Config(model=encoder, tasks=tasks, stages=stages, **fields), encoder.vocab_size)[0]
 
 
-def traced(made: Program) -> int:
+def traced(made: Setup) -> int:
     """The FLOPs of the products in the gradient of the loss that a step computes."""
-    task = made.task
-    objective, model = task.objective, task.model
+    [loss_of_task] = made.losses.values()
+    objective, model = loss_of_task.objective, loss_of_task.model
     batch = {name: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for name, leaf in arguments(made).items()}
 
+    model_params = make_step(made, made.config.task_name).model_params
+
     def loss(params, frozen, batch):
-        params = task.step.model_params(params, 0)
+        params = model_params(params, 0)
         sums, _ = objective.terms(model, params, frozen, batch, jax.random.key(0), True)
         return total_loss(objective, normalized(sums, objective.weights(batch)), step=0)
 
     frozen = objective.frozen_params(made.encoder)
-    closed = jax.make_jaxpr(jax.grad(loss))(made.abstract_state["params"], frozen, batch)
+    closed = jax.make_jaxpr(jax.grad(loss))(made.shapes["params"], frozen, batch)
     jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))  # as the compiler does
     return products(jaxpr)
 
 
-def arguments(made: Program) -> dict[str, jax.ShapeDtypeStruct]:
-    return made.task.abstract_batches(made.config.stages[0], steps=1)
+def arguments(made: Setup) -> dict[str, jax.ShapeDtypeStruct]:
+    return shapes_of_batches(made, made.config.task_name, stage=0, steps=1)
 
 
 def products(jaxpr) -> int:
@@ -122,8 +124,8 @@ def products(jaxpr) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "encoder"), [("mlm", LONG), *((kind, SMALL) for kind in KINDS)])
 def test_the_formula_counts_the_products_of_every_objective(kind, encoder):
-    made = program(kind, encoder)
-    assert of_stage(made.task, 0).executed(arguments(made)) == pytest.approx(traced(made), rel=0.01)
+    made = setup_of(kind, encoder)
+    assert of_stage(made, made.config.task_name, 0).executed(arguments(made)) == pytest.approx(traced(made), rel=0.01)
 
 
 @pytest.mark.slow
@@ -142,30 +144,30 @@ def test_the_formula_counts_the_products_of_every_objective(kind, encoder):
     ids=["modern", "grouped", "albert", "fixed", "mobile", "mobile_tiny", "inverted", "lstm"],
 )
 def test_the_formula_counts_the_products_of_other_architectures(changes):
-    made = program("mlm", dataclasses.replace(SMALL, **changes))
-    assert of_stage(made.task, 0).executed(arguments(made)) == pytest.approx(traced(made), rel=0.01)
+    made = setup_of("mlm", dataclasses.replace(SMALL, **changes))
+    assert of_stage(made, made.config.task_name, 0).executed(arguments(made)) == pytest.approx(traced(made), rel=0.01)
 
 
 @pytest.mark.parametrize("kind", ["classification", "bert"])
 def test_the_formula_counts_the_pooler_of_a_pair_that_is_read_separately(kind):
     """Its input is four times as wide as the states. One layer and a short row, or it would not be seen."""
     siamese = batches.LSTM | {"block": LSTMBlock("siamese"), "layers": 1, "max_positions": 8}
-    made = program(kind, dataclasses.replace(SMALL, vocab_size=128, **siamese))
-    assert of_stage(made.task, 0).executed(arguments(made)) == pytest.approx(traced(made), rel=0.01)
+    made = setup_of(kind, dataclasses.replace(SMALL, vocab_size=128, **siamese))
+    assert of_stage(made, made.config.task_name, 0).executed(arguments(made)) == pytest.approx(traced(made), rel=0.01)
 
 
 @pytest.mark.parametrize("frozen", [(), ("encoder/layers",)])
 def test_the_passes_of_an_own_objective_are_counted(frozen):
-    made, once = (program(kind, SMALL, optimizer=OptimizerConfig(frozen=frozen)) for kind in ("twice", "mlm"))
-    flops, of_one = (of_stage(each.task, 0).executed(arguments(each)) for each in (made, once))
+    made, once = (setup_of(kind, SMALL, optimizer=OptimizerConfig(frozen=frozen)) for kind in ("twice", "mlm"))
+    flops, of_one = (of_stage(each, each.config.task_name, 0).executed(arguments(each)) for each in (made, once))
     assert flops == pytest.approx(traced(made), rel=0.01) and flops == pytest.approx(2 * of_one)
 
 
 def test_a_frozen_encoder_has_no_backward_pass():
     whole, frozen = (
-        program("classification", SMALL, optimizer=OptimizerConfig(frozen=paths)) for paths in ((), ("^encoder/",))
+        setup_of("classification", SMALL, optimizer=OptimizerConfig(frozen=paths)) for paths in ((), ("^encoder/",))
     )
-    assert of_stage(frozen.task, 0).executed(arguments(frozen)) == pytest.approx(traced(frozen), rel=0.01)
+    assert of_stage(frozen, "classification", 0).executed(arguments(frozen)) == pytest.approx(traced(frozen), rel=0.01)
     assert traced(whole) == pytest.approx(3 * traced(frozen), rel=0.01)
 
 

@@ -10,7 +10,8 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.model import Model
 from bertjax.runtime.errors import UserError
 from bertjax.training.gradient_norms import gradient_norms
-from bertjax.training.program import Program
+from bertjax.training.setup import Setup, compile_chunk, init_state
+from bertjax.training.trace_checks import checked_setups
 from tests import batches
 
 NORM, KERNEL = "encoder/embeddings/norm/scale", "encoder/layers/intermediate/kernel"
@@ -21,22 +22,22 @@ SETTINGS = {
 }
 
 
-def program_of(*stages: dict, **settings) -> Program:
+def setup_of(*stages: dict, **settings) -> Setup:
     stages = [{"steps": 5, "seq_len": 16, "batch": 8} | stage for stage in stages]
     config = from_dict(SETTINGS | {"stages": stages} | settings)
-    return Program(config, batches.ENCODER.vocab_size, tuple(jax.devices()[:1]))
+    return checked_setups(config, batches.ENCODER.vocab_size, jax.devices()[:1])[0]
 
 
 @pytest.fixture(scope="module")
 def trained() -> list[tuple[dict, dict]]:
     """(state, metrics) at the start, after two steps that freeze layers 0 and 1 and the pooler, and after one more."""
-    program = program_of({"frozen_layers": 2, "frozen": ["^encoder/pooler/"]}, {})
-    state = program.init_state()
+    setup = setup_of({"frozen_layers": 2, "frozen": ["^encoder/pooler/"]}, {})
+    state = init_state(setup)
     results = [(jax.device_get(state), {})]
     for stage, steps in ((0, 2), (1, 1)):
         draws = [batches.make(seed=10 * stage + step) for step in range(steps)]
         batch = {name: np.stack([draw[name] for draw in draws]) for name in draws[0]}
-        state, metrics = program.task.chunk_at(stage)(state, None, batch)
+        state, metrics = compile_chunk(setup, "bert", stage)(state, None, batch)
         results.append((jax.device_get(state), jax.device_get(metrics)))
     return results
 
@@ -108,5 +109,5 @@ def test_norms_are_those_of_the_definition():
 )
 def test_stages_that_do_not_fit_are_refused(stage, message):
     with pytest.raises(UserError) as error:
-        program_of(stage, {}).check()
+        setup_of(stage, {})
     assert str(error.value).startswith(message)

@@ -10,7 +10,7 @@ from flax.traverse_util import flatten_dict
 
 from bertjax.config.config import from_dict
 from bertjax.training import step
-from bertjax.training.program import Program
+from bertjax.training.setup import Setup, compile_chunk, init_state, make_setups, make_step
 from tests import batches, runs
 
 pytestmark = pytest.mark.slow
@@ -22,7 +22,7 @@ MIXED = {
 }
 
 
-def program(**optimizer) -> Program:
+def setup(**optimizer) -> Setup:
     config = from_dict(
         {
             "model": ENCODER,
@@ -32,7 +32,7 @@ def program(**optimizer) -> Program:
             "runtime": {"mesh": {"data": 1, "fsdp": 1}},
         }
     )
-    return Program(config, batches.ENCODER.vocab_size, tuple(jax.devices()[:1]))
+    return make_setups(config, batches.ENCODER.vocab_size, jax.devices()[:1])[0]
 
 
 def batch_of(task: str) -> dict:
@@ -60,12 +60,12 @@ def moved(before: dict, after: dict) -> set[str]:
 
 def test_a_step_leaves_the_heads_of_other_tasks_and_their_moments_unchanged():
     """Even once those have moments, which would move them on: first the task that has `sop`, then the other."""
-    mixed = program()
-    begun = mixed.init_state()
+    mixed = setup()
+    begun = init_state(mixed)
     assert set(begun["params"]["heads"]) == {"mlm", "nsp", "sop"}
     states = [jax.device_get(begun)]
     for task in ("order", "nsp"):
-        state, metrics = mixed.tasks[task].chunk(jax.device_put(states[-1]), None, batch_of(task))
+        state, metrics = compile_chunk(mixed, task, 0)(jax.device_put(states[-1]), None, batch_of(task))
         states.append(jax.device_get(state))
         assert f"{task}/mlm_loss" in metrics and "learning_rate" in metrics
     assert moved(states[0], states[1]) == {"encoder/", "heads/mlm/", "heads/sop/"}
@@ -104,11 +104,11 @@ def test_a_parameter_is_updated_as_in_a_run_of_its_own_steps(turns, monkeypatch)
         return gradient, {"mlm": jnp.ones(())}, {}, {}, {}
 
     monkeypatch.setattr(step, "gradients", constant)
-    mixed = program(weight_decay=0.0, clip_norm=0.0)
-    tasks = {name[0]: task.step for name, task in mixed.tasks.items()}
+    mixed = setup(weight_decay=0.0, clip_norm=0.0)
+    tasks = {name[0]: make_step(mixed, name) for name in MIXED}
     own = {"n": "heads/nsp/classifier/kernel", "o": "heads/sop/classifier/kernel"}
     train = {turn: jax.jit(functools.partial(step.train_step, parts)) for turn, parts in tasks.items()}
-    state = mixed.init_state()
+    state = init_state(mixed)
     for turn in turns:
         before = flatten_dict(state["params"], sep="/")
         state, metrics = train[turn](state, None, {})

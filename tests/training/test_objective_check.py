@@ -15,8 +15,7 @@ from bertjax.models.model import HeadSpec
 from bertjax.objectives.base import Objective
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import UserError
-from bertjax.training.program import Program
-from bertjax.training.trace_checks import _warn_of_flops
+from bertjax.training.trace_checks import _warn_of_flops, checked_setups
 from tests import batches
 
 
@@ -59,7 +58,7 @@ def check(objective):
     config = from_dict({"model": ENCODER, "stages": stages, "optimizer": {"warmup_steps": 0}})
     tasks = {"mine": dataclasses.replace(config.task, objective=objective, examples=FullSentences())}
     config = dataclasses.replace(config, tasks=tasks)
-    Program(config, batches.ENCODER.vocab_size, tuple(jax.devices()[:1])).check()
+    checked_setups(config, batches.ENCODER.vocab_size, jax.devices()[:1])
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from bertjax.training.gradient_norms import gradient_norms
 from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.optim.optimizer import make_optimizer
 from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, shardings
-from bertjax.training.program import Program
 from bertjax.training.state import grow
+from bertjax.training.trace_checks import checked_setups
 from tests import runs
 from tests.training.test_optimizer import CONFIG, LAYERS, bert_params, close, gradients_of, moved, stacked_params, train
 
@@ -180,7 +180,7 @@ def test_a_wrong_function_is_one_line_before_a_corpus_is_prepared(function, mess
         }
     )
     with pytest.raises(UserError, match=message):
-        Program(config, 100, tuple(jax.devices()[:1])).check()
+        checked_setups(config, 100, jax.devices()[:1])
 
 
 def test_parameters_that_start_later_need_counts_of_their_own():

@@ -13,10 +13,10 @@ from bertjax.runtime.errors import UserError
 from bertjax.training import stage_flops
 from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds
-from bertjax.training.program import Program
 from bertjax.training.resolve import fine_tuning_rate, open_feeds, resolve
 from bertjax.training.schedule_kinds import Cosine, InverseSqrt, OneCycle, WarmupStableDecay
 from bertjax.training.schedules import Linear, Schedule, WarmupSegment, learning_rate
+from bertjax.training.setup import make_setups
 from tests import labeled_files, runs
 
 SCHEDULES = [Linear(), OneCycle(), Cosine(), WarmupStableDecay(decay_steps=20), InverseSqrt()]
@@ -111,9 +111,9 @@ def test_a_budget_of_operations_becomes_steps(store):
     with pytest.raises(UserError, match="stages.0.flops=1 is less than two steps of [0-9.e+]+ FLOPs; allow more, or"):
         resolve(Feeds(dataclasses.replace(config, stages=(Stage(flops=1.0, seq_len=32, batch=8),)), store))
     vocab_size = store.tokenizer.vocab_size
-    cost = stage_flops.per_step(Program(resolved, vocab_size), 0)
+    cost = stage_flops.per_step(make_setups(resolved, vocab_size)[0], 0)
     assert abs(resolved.stages[0].steps * cost - 3e10) <= cost / 2
     stages = tuple(Stage(10, 32, 8, tasks=(name,)) for name in tasks)
-    one_task = Program(dataclasses.replace(resolved, stages=stages), vocab_size)
+    [one_task, _] = make_setups(dataclasses.replace(resolved, stages=stages), vocab_size)
     mlm, spans = (stage_flops.per_step(one_task, stage) for stage in range(2))
     assert mlm < spans and cost == pytest.approx((mlm + 2 * spans) / 3)

@@ -17,8 +17,8 @@ from bertjax.models.encoder import Encoder
 from bertjax.models.visibility import LayerInputs, Visibility
 from bertjax.objectives.finetuning.embeddings import EmbeddingRegression
 from bertjax.objectives.finetuning.multiple_choice import MultipleChoice
-from bertjax.training.program import Program
 from bertjax.training.run.record import read_checkpoint
+from bertjax.training.setup import Setup, compile_chunk, init_state, make_setups
 from bertjax.training.shapes import batch_shapes
 from bertjax.training.state import grow
 from bertjax.training.step import gradients
@@ -145,7 +145,7 @@ LAYERS = "encoder/layers/"
 
 
 @pytest.fixture(scope="module")
-def program() -> Program:
+def setups() -> tuple[Setup, Setup]:
     config = from_dict(
         {
             "model": {"layers": 4, "width": 16, "heads": 2, "feedforward": 32, "max_positions": 16, "dropout": 0.0},
@@ -154,15 +154,14 @@ def program() -> Program:
             "runtime": {"mesh": {"data": 1, "fsdp": 1}},
         }
     )
-    return Program(config, batches.ENCODER.vocab_size, tuple(jax.devices()[:1]))
+    return make_setups(config, batches.ENCODER.vocab_size, jax.devices()[:1])
 
 
 @pytest.fixture(scope="module")
-def shallow(program) -> dict:
+def shallow(setups) -> dict:
     """The state after a step of the first stage."""
-    first = program.at(0)
     batch = {name: values[None] for name, values in batches.make().items()}
-    return jax.device_get(first.task.chunk(first.init_state(), None, batch)[0])
+    return jax.device_get(compile_chunk(setups[0], "bert", 0)(init_state(setups[0]), None, batch)[0])
 
 
 def flat(state: dict) -> dict[str, np.ndarray]:
@@ -171,8 +170,8 @@ def flat(state: dict) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.slow
-def test_the_upper_half_is_a_copy_of_the_lower_one_with_its_moments(program, shallow):
-    before, after = flat(shallow), flat(grow(shallow, program.at(1).abstract_state))
+def test_the_upper_half_is_a_copy_of_the_lower_one_with_its_moments(setups, shallow):
+    before, after = flat(shallow), flat(grow(shallow, setups[1].shapes))
     assert before.keys() == after.keys()
     stacked = [path for path in before if LAYERS in path]
     assert any(path.startswith("opt_state") for path in stacked)
@@ -185,15 +184,15 @@ def test_the_upper_half_is_a_copy_of_the_lower_one_with_its_moments(program, sha
 
 
 @pytest.mark.slow
-def test_right_after_doubling_the_stack_computes_the_shallow_one_twice(program, shallow):
+def test_right_after_doubling_the_stack_computes_the_shallow_one_twice(setups, shallow):
     """Not what a fresh model would: by hand, layer after layer."""
     params, batch = shallow["params"]["encoder"], batches.make()
-    deep = grow(shallow, program.at(1).abstract_state)["params"]["encoder"]
-    encoded = jax.jit(Encoder(program.at(1).encoder).apply)(
+    deep = grow(shallow, setups[1].shapes)["params"]["encoder"]
+    encoded = jax.jit(Encoder(setups[1].encoder).apply)(
         {"params": deep}, batch["tokens_BT"], batch["segments_BT"], batch["positions_BT"], batch["examples_BT"]
     )
 
-    config = program.at(0).encoder
+    config = setups[0].encoder
     apply = jax.jit(BertLayer(config).apply)
     embed = Encoder(config).bind({"params": params}).embeddings
     hidden_BTD = embed(batch["tokens_BT"], batch["positions_BT"], batch["segments_BT"], None)

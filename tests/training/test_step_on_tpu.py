@@ -6,7 +6,7 @@ import pytest
 
 from bertjax.config.config import from_dict
 from bertjax.forecast import topologies
-from bertjax.training.program import Program
+from bertjax.training.setup import compile_chunk, make_setups, shapes_of_batches
 
 pytest.importorskip("libtpu", reason="libtpu is not installed: pip install '.[tpu]'")
 pytestmark = pytest.mark.slow
@@ -24,9 +24,9 @@ def compiled(strategy: str, dropout: float) -> str:
             "runtime": {"strategy": strategy},
         }
     )
-    program = Program(config, V, topologies.parse("v5e:2x2").devices())
-    batches = program.task.abstract_batches(config.stages[0], 1)
-    return program.task.chunk.lower(program.abstract_state, None, batches).compile().as_text()
+    [setup] = make_setups(config, V, topologies.parse("v5e:2x2").devices())
+    batches = shapes_of_batches(setup, "bert", stage=0, steps=1)
+    return compile_chunk(setup, "bert", stage=0).lower(setup.shapes, None, batches).compile().as_text()
 
 
 @pytest.fixture(scope="module")

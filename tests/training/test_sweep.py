@@ -273,7 +273,7 @@ class Diverging(Hook):
     """Fails the second seed in its second step."""
 
     def on_step(self, run, step, metrics):
-        if step == 2 and run.program.config.seed == 1:
+        if step == 2 and run.config.seed == 1:
             raise RunFailed("the loss is not finite")
 
 

@@ -11,6 +11,7 @@ from bertjax.training.results.report import summary_of
 from bertjax.training.run.failures import Failures
 from bertjax.training.run.goodput import goodput_of, mfu
 from bertjax.training.run.metrics import MetricsLog, MetricsQueue
+from bertjax.training.setup import make_timetable
 from bertjax.training.stage_flops import StepFlops, of_stage
 from bertjax.training.start import Start
 
@@ -23,13 +24,14 @@ class Run:
     """A run in progress, as its hooks see it. `bertjax.training.loop.train` trains it.
 
     Args:
-      start: the checked start: program, data and workdir.
+      start: the checked start: setups, data and workdir.
       restored: the state to begin with.
       log: logs and totals.
       hooks: called in this order at each moment.
       should_stop: called between chunks and between evaluation batches, in all processes after the same ones.
 
     Attributes:
+      setups: the setup of each stage, of which `setup` is the last one.
       state: state after `step` steps.
       step: steps dispatched. A chunk is what one dispatch trains, one step or several.
       taken: steps whose metrics have arrived; at most one dispatch behind, so that the device never waits.
@@ -49,8 +51,9 @@ class Run:
         should_stop: Callable[[], bool],
     ):
         self.start, self.restored, self.log, self.hooks = start, restored, log, hooks
-        self.session, self.program, self.feeds = start.session, start.program, start.feeds
-        self.runtime, self.timetable = self.program.config.runtime, self.program.timetable
+        self.session, self.feeds, self.setups, self.setup = start.session, start.feeds, start.setups, start.setup
+        self.config, self.runtime = start.config, start.config.runtime
+        self.timetable = make_timetable(self.config)
         self.state, self.step = restored.take_state(), restored.step
         self.taken = self.saved = restored.step
         self.owes_evaluation = restored.owes_evaluation
@@ -97,7 +100,7 @@ class Run:
     @property
     def may_be_best(self) -> bool:
         """Whether the state may rank as best: not before pruning has ended, since it is denser than the result."""
-        return self.program.config.pruning.has_ended(self.step, self.timetable.steps)
+        return self.config.pruning.has_ended(self.step, self.timetable.steps)
 
     def flops_at(self, step: int) -> StepFlops:
         """Return the FLOPs of a step, counted from 0."""
@@ -106,15 +109,15 @@ class Run:
 
     @functools.cached_property
     def _flops_of(self) -> Callable[[int, str], StepFlops]:
-        return functools.cache(lambda stage, task: of_stage(self.program.at(stage).tasks[task], stage))
+        return functools.cache(lambda stage, task: of_stage(self.setups[stage], task, stage))
 
     def figures(self, evaluation: Evaluation) -> dict[str, Any]:
         """Return results after an evaluation of the current state, as in `summary.json`."""
         totals = self.log.totals
         goodput = goodput_of(totals, self.session.elapsed.seconds)
         flops = totals.flops - totals.trunk_flops, totals.executed_flops - totals.trunk_executed_flops
-        goodput |= mfu(*flops, goodput["step"], self.program.mesh)
-        parameters = count_parameters(self.program.abstract_state["params"], self.program.encoder)
+        goodput |= mfu(*flops, goodput["step"], self.setup.layout.mesh)
+        parameters = count_parameters(self.setup.shapes["params"], self.setup.encoder)
         return summary_of(evaluation, totals, self.step, goodput, parameters)
 
 

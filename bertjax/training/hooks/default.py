@@ -26,7 +26,7 @@ def default_hooks(start: Start, restored: Restored, log: MetricsLog, profile: ra
       log: logs and totals.
       profile: steps to trace, counted from 0; None for none.
     """
-    runtime, session = start.program.config.runtime, start.session
+    runtime, session = start.config.runtime, start.session
     newest = NewestResults(session.files, lambda: log.lines_to_draw)
     session.writer.add(newest)
     saving = Saving(restored.checkpoints, runtime.save_every, runtime.save_seconds, log, session.watchdog)

@@ -3,17 +3,17 @@
 import dataclasses
 import math
 
-from bertjax.models.config import EncoderConfig
 from bertjax.training.evaluation import Evaluation, Evaluator
 from bertjax.training.hooks.base import Hook, Run
 from bertjax.training.optim.ema import averaged
+from bertjax.training.setup import Setup, merged, setup_after
 
 
 class Evaluate(Hook):
     """Evaluates every `eval.every` steps and at the end, and records the scores that rank checkpoints."""
 
     def __init__(self):
-        self._evaluators: dict[EncoderConfig, Evaluator] = {}  # stages may have other encoders
+        self._evaluators: dict[Setup, Evaluator] = {}  # stages may have other encoders
 
     def on_ready(self, run: Run) -> None:
         if run.owes_evaluation:
@@ -32,7 +32,7 @@ class Evaluate(Hook):
         # A score marks an evaluation as done, so its line of metrics must be on disk first.
         run.log.flush()
         score = run.evaluation.rank if math.isfinite(run.evaluation.rank) and run.may_be_best else None
-        run.log.append("evaluations", run.step, score=score, **run.program.config.eval.question)  # lower is better
+        run.log.append("evaluations", run.step, score=score, **run.config.eval.question)  # lower is better
         run.restored.checkpoints.scores[run.step] = score
         run.owes_evaluation = False
 
@@ -42,7 +42,7 @@ class Evaluate(Hook):
         Raises:
           Stopping: the run is asked to stop. Nothing is recorded, since the mean over some rows is not the metric.
         """
-        program = run.program.after(run.step)
+        setup = setup_after(run.setups, run.step)
 
         def between_batches() -> None:
             run.session.watchdog.beat()
@@ -50,11 +50,11 @@ class Evaluate(Hook):
             # batch, so they stop at the same one.
             run.check_stop()
 
-        if (encoder := program.encoder) not in self._evaluators:
-            self._evaluators[encoder] = Evaluator(program, run.feeds, between_batches)
-        evaluate = self._evaluators[encoder]
+        if setup not in self._evaluators:
+            self._evaluators[setup] = Evaluator(setup, run.feeds, run.start.frozen, between_batches)
+        evaluate = self._evaluators[setup]
         with run.log.spending("evaluation"), run.session.watchdog.state("evaluating"):
-            evaluation = evaluate(program.merged(run.state))
-            if not (decay := program.config.optimizer.ema_decay):
+            evaluation = evaluate(merged(setup, run.state))
+            if not (decay := run.config.optimizer.ema_decay):
                 return evaluation
-            return dataclasses.replace(evaluation, ema=evaluate(program.merged(averaged(decay, run.state))))
+            return dataclasses.replace(evaluation, ema=evaluate(merged(setup, averaged(decay, run.state))))

@@ -84,7 +84,7 @@ def open_log(start: Start, restored: Restored) -> MetricsLog:
     Raises:
       UserError: a log file is damaged.
     """
-    session, config = start.session, start.program.config
+    session, config = start.session, start.config
     names = config.runtime.trackers if processes.is_writer() else ()
     trackers = [session.closing.enter_context(Tracking(name, session.files, to_dict(config))) for name in names]
     totals = Totals(**restored.of_hooks["totals"]) if restored.meta else Totals()
@@ -92,7 +92,7 @@ def open_log(start: Start, restored: Restored) -> MetricsLog:
         totals = totals.for_branch
 
     def speed(before: Totals, now: Totals, steps: int) -> dict[str, float]:
-        return goodput.speed(before, now, steps, session.elapsed.seconds, start.program.mesh)
+        return goodput.speed(before, now, steps, session.elapsed.seconds, start.setup.layout.mesh)
 
     # A damaged file of the writer is an error in every process.
     return processes.together(

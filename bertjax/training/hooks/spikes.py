@@ -125,7 +125,7 @@ class Spikes(Hook):
 
     def on_step(self, run: Run, step: int, metrics: dict[str, float]) -> None:
         losses = {name: value for name, value in metrics.items() if name.endswith("_loss")}
-        high_before, spec, config = self._detector.high, run.timetable.at(step - 1), run.program.config
+        high_before, spec, config = self._detector.high, run.timetable.at(step - 1), run.config
         trained = config.stages[spec.stage].among(config.tasks)
         prefixes = tuple(f"{task}/" for task in trained) if len(config.tasks) > 1 else ("",)
         spikes = self._detector.find(step, losses, spec.stage, prefixes)

@@ -81,6 +81,11 @@ def shardings(tree: Any, rules: Rules, mesh: Mesh) -> Any:
     return map_with_path(sharding_of, tree)
 
 
+def shardings_of(tree: Any) -> Any:
+    """Return the shardings of arrays, or of their shapes."""
+    return jax.tree.map(lambda leaf: leaf.sharding, tree)
+
+
 def replicated(mesh: Mesh) -> NamedSharding:
     """Return the sharding for arrays that every device holds completely."""
     return NamedSharding(mesh, P())
@@ -120,10 +125,3 @@ def put_global(batch: dict[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]
     return {
         name: jax.make_array_from_callback(values.shape, sharding, values.__getitem__) for name, values in batch.items()
     }
-
-
-def check_batch(name: str, rows: int, mesh: Mesh) -> None:
-    """Raise UserError unless the devices divide a batch's rows; `name` is the setting to blame."""
-    devices = mesh.shape["data"] * mesh.shape["fsdp"]
-    if rows % devices:
-        raise UserError(f"{name}={rows} is not divisible by {devices} devices; use a multiple of {devices}")

@@ -29,8 +29,8 @@ from bertjax.training.config import ROTARY_BASES
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.loss import count_micro_batches
 from bertjax.training.param_paths import path_of
-from bertjax.training.program import Program
 from bertjax.training.run.tables import Table
+from bertjax.training.setup import Setup
 
 _FOLDED_DEPTH = 3
 
@@ -159,17 +159,16 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}"
 
 
-def layout_line(program: Program) -> str:
+def layout_line(setup: Setup) -> str:
     """Describe devices, sharding, dtypes and attention implementations in one line."""
-    layout = program.layout
+    layout = setup.layout
+    backend = layout.mesh.devices.flat[0].platform
     axes = " x ".join(f"{axis}={size}" for axis, size in layout.mesh.shape.items() if size > 1)
-    devices = f"{layout.mesh.size} {program.backend} device(s)" + (f" ({axes}, {layout.strategy})" if axes else "")
+    devices = f"{layout.mesh.size} {backend} device(s)" + (f" ({axes}, {layout.strategy})" if axes else "")
     summed = f", gradients summed in {layout.reduction}" if axes else ""
-    lengths = {stage.seq_len: None for stage in program.config.stages}
-    paths = ", ".join(
-        f"{implementation_at(program.encoder.execution, length)} at {length} tokens" for length in lengths
-    )
-    attention = f"; attention: {paths}" if ATTENTION in program.encoder.block.captures else ""
+    lengths = {stage.seq_len: None for stage in setup.config.stages}
+    paths = ", ".join(f"{implementation_at(setup.encoder.execution, length)} at {length} tokens" for length in lengths)
+    attention = f"; attention: {paths}" if ATTENTION in setup.encoder.block.captures else ""
     return f"{devices}, {layout.dtype}{summed}{attention}"
 
 
@@ -190,11 +189,11 @@ def replacing_lines(config: Config) -> list[str]:
     return lines
 
 
-def stage_line(index: int, program: Program) -> str:
+def stage_line(index: int, setup: Setup) -> str:
     """Describe a stage in one line: steps, shapes and what is frozen."""
-    stage, shards = program.config.stages[index], program.layout.shards
+    stage, shards = setup.config.stages[index], setup.layout.shards
     filled = filled_up(stage.batch, shards)
-    parts = count_micro_batches(filled // shards, stage.seq_len, program.config.runtime.micro_tokens)
+    parts = count_micro_batches(filled // shards, stage.seq_len, setup.config.runtime.micro_tokens)
     micro = f", {parts} micro-batches of {filled // shards // parts} rows a device" if parts > 1 else ""
     padding = f" (and {filled - stage.batch} of padding, for {shards} devices)" if filled > stage.batch else ""
     peak = f", a new learning rate peak of {stage.learning_rate:g}" if stage.learning_rate else ""
@@ -205,7 +204,7 @@ def stage_line(index: int, program: Program) -> str:
     masked = f", masking {stage.masking.kind} at {stage.masking.rate:g}" if stage.masking else masked
     bases = (f", {name.replace('_', ' ')} {base:g}" for name in ROTARY_BASES if (base := getattr(stage, name)))
     rows = f"{stage.steps:,} steps of {stage.batch:,} rows{padding} of {stage.seq_len} tokens"
-    operations = f", {stage_flops.per_step(program, index):.3g} FLOPs a step"
+    operations = f", {stage_flops.per_step(setup, index):.3g} FLOPs a step"
     return f"stage {index}: {rows}{operations}{turns}{micro}{peak}{masked}{''.join(bases)}{frozen}"
 
 

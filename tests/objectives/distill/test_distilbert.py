@@ -22,8 +22,9 @@ from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.losses import kl_divergence
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import UserError
-from bertjax.training.program import Program
+from bertjax.training.setup import compile_chunk, init_frozen, make_setups, shapes_of_batches
 from bertjax.training.stage_flops import of_stage
+from bertjax.training.trace_checks import checked_setups
 from tests import batches
 from tests.models import reference
 
@@ -179,12 +180,11 @@ def test_a_teacher_is_opened_once(folder, store, tmp_path, monkeypatch):
     read = export.read_manifest
     monkeypatch.setattr(export, "read_manifest", lambda folder: opened.append(folder) or read(folder))
     config = from_dict(settings(batches.ENCODER, **plain(distilled(), gone)))
-    program = Program(config, store.tokenizer.vocab_size)
+    [setup] = make_setups(config, store.tokenizer.vocab_size)
     shutil.rmtree(gone)
     assert opened == [gone]
-    again = Program(program.config, store.tokenizer.vocab_size)
-    again.check()
-    task = again.task
-    assert of_stage(task, 0).parts[1].encoder.layers == 3 and task.frozen.keys() == {"teacher"}
-    task.chunk.lower(again.abstract_state, task.abstract_frozen, task.abstract_batches(config.stages[0], 2))
+    [again], task = checked_setups(setup.config, store.tokenizer.vocab_size), config.task_name
+    frozen = init_frozen(again)[task]
+    assert of_stage(again, task, 0).parts[1].encoder.layers == 3 and frozen.keys() == {"teacher"}
+    compile_chunk(again, task, 0).lower(again.shapes, frozen, shapes_of_batches(again, task, stage=0, steps=2))
     assert opened == [gone]

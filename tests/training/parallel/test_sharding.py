@@ -23,11 +23,11 @@ from bertjax.training.parallel.sharding import (
     ENCODER_RULES,
     HEAD_RULES,
     batch_shards,
-    check_batch,
     shardings,
 )
 from bertjax.training.parallel.strategy import Layout
 from bertjax.training.step import gradients
+from bertjax.training.trace_checks import check_batch
 from tests import batches, runs
 from tests.training.trainer import make_step
 
