@@ -44,7 +44,7 @@ from bertjax.inference.embed import Embed
 from bertjax.inference.ensemble import Ensemble
 from bertjax.inference.finetuned import FineTuned
 from bertjax.inference.predictor import PIPELINES, Predictor, Request
-from bertjax.inference.records import ARRAY, FORMS, readable_text, requested, write
+from bertjax.inference.records import ARRAY, FORMS, check_top, readable_text, requested, write
 from bertjax.runtime import command_line, platform
 from bertjax.runtime.errors import UserError, say
 
@@ -156,6 +156,8 @@ def main(argv: list[str] | None = None) -> int:
     if args.others and do != "task":
         raise UserError(f"--with={args.others[0]} averages predictions of fine-tuned models, not --do={do}; remove it")
     kind = PIPELINES[do]
+    if kind is FineTuned:
+        check_top(args.top, args.out)
     names = ("top", "normalize", "layers", "per_token", "threshold")
     # An option that is passed on must be one of the pipeline's. A flag that is not given is None, empty or False.
     options = {name: value for name in names if (value := getattr(args, name)) not in (None, "") and value is not False}

@@ -129,6 +129,6 @@ class FineTuned(Pipeline):
         """Return the examples for records, without labels and other fields that the model does not read."""
         # Labels in the file are dropped: a prediction must not depend on them, and they may be unknown to the model.
         field = self.list_field  # empty for most formats, as the header of a column may be
-        names = [(field,) if field and field in record else self.fields for record in records]
+        names = [(field,) if isinstance(record.get(field), list) else self.fields for record in records]
         inputs = [{name: record[name] for name in (*own, WHERE)} for own, record in zip(names, records, strict=True)]
         return self._examples.encode(inputs, self.model.tokenizer, self.seq_len, self.objective.classes)

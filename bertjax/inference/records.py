@@ -1,11 +1,9 @@
 """Records to predict, from a list of texts, a file or a stream, with the place of each, and answers as text."""
 
-import csv
 import itertools
 import json
 import os
 import sys
-import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -18,13 +16,15 @@ from bertjax.data.labeled.labels import with_names_of
 from bertjax.data.sources.base import check_surrogates, text_of
 from bertjax.data.sources.lines import BYTE_ORDER_MARK, numbered_lines
 from bertjax.runtime import command_line
-from bertjax.runtime.errors import UserError, json_text, printable, say
+from bertjax.runtime.errors import UserError, csv_line, json_text, printable, say
 
 # What a command adds to the number of texts that were cut.
 CUT_FEWER = "; a larger stages.0.seq_len in training cuts fewer"
 # Names of files for predictions: lines of JSON, and columns. A device or a pipe has no suffix, and gets lines of JSON.
 COLUMNS, ARRAY = ".csv", ".npy"
 FORMS = (".jsonl", ".json", COLUMNS)
+# Names that promise something else than lines of text.
+_NOT_LINES = (*FORMS, ARRAY, ".gz", ".bz2", ".xz", ".zst", ".zip", ".xlsx", ".parquet")
 # The column of the probability of the prediction.
 _PROBABILITY = "probability"
 
@@ -149,19 +149,26 @@ def requested(texts: list[str], file: str, fields: Sequence[str], read: Callable
         raise UserError(f"sentences on the command line and --file={file} exclude each other; give one of them")
     if texts:
         return records_of(texts, single_field(fields))
-    if file:
-        if not (records := read(file)):
-            raise UserError(f"--file={file} has no lines, so there is nothing to predict; give at least one")
-        return records
     # Without this line, a command that waits for input seems to hang.
-    if sys.stdin.isatty():
+    if not file and sys.stdin.isatty():
         say("type one sentence per line, then Ctrl-D:", file=sys.stderr)
-    return read_lines(sys.stdin.buffer, "stdin", single_field(fields))
+    records = read(file) if file else read_lines(sys.stdin.buffer, "stdin", single_field(fields))
+    if not records:
+        source = f"--file={file}" if file else "stdin"
+        raise UserError(f"{source} has no lines, so there is nothing to predict; give at least one")
+    return records
+
+
+def check_top(top: int | None, out: str) -> None:
+    """Raise UserError if a number of classes is to be written as columns, which have that of the prediction only."""
+    if top and out.endswith(COLUMNS):
+        raise UserError(f"--top={top} has no effect on the columns of --out={out}; leave it out, or name a .jsonl file")
 
 
 def with_best(answer: dict[str, Any], top: int) -> dict[str, Any]:
     """Return an answer with the `top` most probable classes only, best first."""
-    best = sorted(answer["probabilities"].items(), key=lambda pair: -pair[1])[:top]
+    predicted = answer["prediction"]  # the first of those that rounding has made equal
+    best = sorted(answer["probabilities"].items(), key=lambda pair: (-pair[1], pair[0] != predicted))[:top]
     return answer | {"probabilities": dict(best)}
 
 
@@ -284,6 +291,8 @@ def write(
     Raises:
       UserError: the file cannot be written, or see `lines_of`.
     """
+    if lines and PurePath(out).suffix.lower() in _NOT_LINES:
+        raise UserError(f"--out={out} would hold the lines of --file with a tag in each; name a file in .txt or .tsv")
     with command_line.output(out) as file:
         if out.endswith(ARRAY):
             array = np.concatenate(list(vectors))
@@ -313,27 +322,27 @@ def lines_of(answers: Iterator[Record], out: str, records: Sequence[Record]) -> 
     suffix = PurePath(out).suffix
     if suffix not in ("", *FORMS):
         raise UserError(f"--out={out} ends in {suffix}; name a file in {', '.join(FORMS)}, or {ARRAY} for embeddings")
-    return _columns(answers, records) if suffix == COLUMNS else map(json_text, answers)
+    return _columns(answers, records) if out.endswith(COLUMNS) else map(json_text, answers)
 
 
 def _columns(answers: Iterator[Record], records: Sequence[Record]) -> Iterator[str]:
     first = next(answers)
     fields = dict.fromkeys(name for record in records for name in record if name != WHERE)
-    if _PROBABILITY in fields:
-        raise UserError(f"a record has the field {_PROBABILITY!r}, in which its answer is written; rename it")
-    names = list(fields | _cells(first))
-    line = csv.writer(types.SimpleNamespace(write=str), lineterminator="").writerow  # returns the result of `write`
-    yield line(names)
+    has_classes = "probabilities" in first.keys() - records[0].keys()  # else it is a field of the record
+    if has_classes and (taken := [record[WHERE] for record in records if _PROBABILITY in record]):
+        raise UserError(f"{taken[0]} has the field {_PROBABILITY!r}, in which its answer is written; rename it")
+    names = list(fields | _cells(first, has_classes))
+    yield csv_line(names)
     for answer in itertools.chain([first], answers):
-        cells = _cells(answer)
-        yield line([cells.get(name, "") for name in names])
+        cells = _cells(answer, has_classes)
+        yield csv_line(cells.get(name, "") for name in names)
 
 
-def _cells(answer: Record) -> dict[str, str]:
+def _cells(answer: Record, has_classes: bool) -> dict[str, str]:
     """Return an answer as {column: text}: of the probabilities only those of the prediction, lists as JSON."""
     row = dict(answer)
-    if isinstance(of_class := row.pop("probabilities", None), dict):
-        best = row["prediction"]
+    if has_classes:
+        best, of_class = row["prediction"], row.pop("probabilities")
         row[_PROBABILITY] = list(map(of_class.get, best)) if isinstance(best, list) else of_class[best]
     return {
         name: value if isinstance(value, str) else "" if value is None else json_text(value)

@@ -5,10 +5,12 @@ control characters in them: they change its title, hide text, or make it answer 
 them, `say` prints text without them, and `json_text` writes JSON without them.
 """
 
+import csv
 import json
 import math
 import re
-from collections.abc import Sequence
+import types
+from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
 # Characters that a terminal obeys instead of showing: control characters, and ones that reverse the text direction.
@@ -112,6 +114,13 @@ def json_text(value: Any, indent: int | None = None) -> str:
     """
     text = json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
     return _CONTROL_IN_LINES.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def csv_line(cells: Iterable[Any]) -> str:
+    """Return a line of a CSV file, without its end. A cell with a line break is in quotes."""
+    # With another terminator than this, Python before 3.13 leaves a carriage return or a line feed without quotes.
+    writer = csv.writer(types.SimpleNamespace(write=lambda line: line.removesuffix("\r\n")), lineterminator="\r\n")
+    return writer.writerow(cells)  # it returns the result of `write`
 
 
 def _finite(value: Any) -> Any:

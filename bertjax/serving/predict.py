@@ -15,6 +15,7 @@ from bertjax.data.labeled.base import LabeledFormat, Record
 from bertjax.inference.records import (
     ARRAY,
     FORMS,
+    check_top,
     read_inputs,
     readable_text,
     requested,
@@ -38,7 +39,7 @@ def texts_of(examples: LabeledFormat, records: list[Record]) -> list[Text]:
     """Return what the model reads of each record: a text, a pair of texts, or the words of a sentence."""
     fields, words = examples.inputs, examples.list_input
     if words:
-        return [record.get(words) or record[fields[0]] for record in records]
+        return [own if isinstance(own := record.get(words), list) else record[fields[0]] for record in records]
     return [record[fields[0]] if len(fields) == 1 else tuple(record[name] for name in fields) for record in records]
 
 
@@ -69,6 +70,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_flags({"--threads": "threads to compute with (default: one on each core)"}, type=int, default=0)
     command_line.add_column_flags(parser, "--file", command_line.INPUT_COLUMNS)
     args = parser.parse_intermixed_args(argv)  # sentences may follow flags
+    check_top(args.top, args.out)
     model = OnnxModel(args.model, args.threads, threshold=args.threshold)
     model.check_task()
     examples = model.description.with_columns(command_line.columns_of(args))

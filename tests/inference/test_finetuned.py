@@ -12,7 +12,7 @@ from bertjax.config.config import from_dict, to_dict
 from bertjax.inference.ensemble import Ensemble
 from bertjax.inference.finetuned import FineTuned
 from bertjax.inference.predictor import Predictor
-from bertjax.inference.records import lines_of, readable_text, records_of
+from bertjax.inference.records import lines_of, readable_text, records_of, with_best
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
 from tests import batches
@@ -79,14 +79,18 @@ def test_predictions_as_text():
 
 
 def test_predictions_as_columns():
-    records = [{"a": 'x, "y"', "n": 3, "_where": "f:1"}, {"a": "z", "more": None, "_where": "f:2"}]
+    fields = [{"a": 'x, "y"', "n": 3}, {"a": "z\rz\nz", "more": None}]
     predicted = {"prediction": "no", "probabilities": {"no": 0.75}}, {"prediction": ["b"], "probabilities": {"b": 0.5}}
-    answers = [{"a": 'x, "y"', "n": 3} | predicted[0], {"a": "z", "more": None} | predicted[1]]
-    lines = ["a,n,more,prediction,probability", '"x, ""y""",3,,no,0.75', 'z,,,"[""b""]",[0.5]']
+    records, answers = [own | {"_where": "f:1"} for own in fields], [a | b for a, b in zip(fields, predicted)]
+    lines = ["a,n,more,prediction,probability", '"x, ""y""",3,,no,0.75', '"z\rz\nz",,,"[""b""]",[0.5]']
     assert list(lines_of(iter(answers), "a.csv", records)) == lines
+    own = {"probabilities": [1], "probability": 0}  # which a regression leaves as they are
+    assert list(lines_of(iter([own | {"prediction": 2}]), "a.csv", [own]))[1] == "[1],0,2"
     assert list(map(json.loads, lines_of(iter(answers), "/dev/fd/3", records))) == answers
     with pytest.raises(UserError, match="has the field 'probability', in which its answer is written; rename it"):
-        list(lines_of(iter(answers), "a.csv", [{"probability": 1}]))
+        list(lines_of(iter(answers), "a.csv", [{"probability": 1, "_where": "f:1"}]))
+    tie = {"prediction": "b", "probabilities": {"a": 0.5, "b": 0.5}}
+    assert with_best(tie, 1)["probabilities"] == {"b": 0.5}
 
 
 def test_pairs_are_read_from_records(model, tmp_path, capsys):
@@ -126,6 +130,13 @@ def test_a_column_of_words_with_another_number(model, tmp_path, capsys):
     assert command_line.exit_code_of(lambda: predict.main([*call, "--word=1", "--json"])) == 0
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [record["words"] for record in records] == [["abc", "adf"], ["bce", "cde"]]
+    assert command_line.exit_code_of(lambda: predict.main([*call, "--word=1", f"--out={tmp_path / 'a.TXT.gz'}"])) == 2
+    assert "a.TXT.gz would hold the lines of --file with a tag in each; name a file in .txt" in capsys.readouterr().err
+    (tmp_path / "a.csv").write_text("text,words\nabc adf,2\n")  # a column of another meaning
+    assert command_line.exit_code_of(lambda: predict.main([call[0], "a", "--top=1", "--out=a.csv"])) == 2
+    assert "--top=1 has no effect on the columns of --out=a.csv; leave it out, or" in capsys.readouterr().err
+    assert command_line.exit_code_of(lambda: predict.main([call[0], f"--file={tmp_path / 'a.csv'}"])) == 2
+    assert "a.csv:2 has the field 'words', in which its answer is written; rename it" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -30,6 +30,13 @@ WHERE = "_where"
 # Keys under which answers and reports are added to a record. A column of this name would be overwritten, or overwrite.
 ANSWERS = frozenset("prediction probabilities accepted cosine suggested label_probability".split())
 _OF_FOLDS = frozenset(("fold", "line"))
+
+
+def line_of(record: Record) -> int:
+    """Return the number of the line, or of the object of a JSON array, that a record with its place was read from."""
+    return int(record[WHERE].rpartition(":")[2].rpartition(" ")[2])
+
+
 # Every run has these two files.
 SPLITS = ("train", "heldout")
 

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from bertjax.config.config import Config, Task
 from bertjax.data.labeled import labels as label_names
-from bertjax.data.labeled.base import WHERE, Record
+from bertjax.data.labeled.base import WHERE, Record, line_of
 from bertjax.objectives.finetuning.base import without_location
 from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime import storage
@@ -283,7 +283,9 @@ def write_report(folder: epath.Path, stem: str, report: ClassReport) -> None:
 
 def _with_line(record: Record) -> Record:
     """Return a record of a file with the number of its line in place of its location."""
-    return ({"line": record[WHERE].rpartition(":")[2]} if record.get(WHERE) else {}) | without_location(record)
+    if not record.get(WHERE):
+        return without_location(record)
+    return {"line" if "line" not in record else "line of the file": line_of(record)} | without_location(record)
 
 
 def write_suspects(folder: epath.Path, stem: str, task: Task, predictions: Sequence[Record]) -> int:

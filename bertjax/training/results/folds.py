@@ -19,7 +19,7 @@ from etils import epath
 from rich.console import Console
 
 from bertjax.config.config import Config
-from bertjax.data.labeled.base import SPLITS, WHERE, LabeledFormat, Record
+from bertjax.data.labeled.base import SPLITS, WHERE, LabeledFormat, Record, line_of
 from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.labeled.split import folds
 from bertjax.data.packing import mixed
@@ -173,7 +173,7 @@ def _predictions(root: epath.Path, parts: Sequence[list[Record]]) -> list[Record
         for record in read_jsonl(Workdir(root / f"fold={fold}").predictions / "heldout.jsonl"):
             predicted[_key(record, records[0])].append(record)
         for record in records:
-            line = int(record[WHERE].rpartition(":")[2])
+            line = line_of(record)
             # A model's answers to equal texts are equal, so their order is of no importance.
             found.append((line, {"line": line} | predicted[_key(record, record)].pop() | {"fold": fold}))
     return [record for _, record in sorted(found, key=lambda pair: pair[0])]

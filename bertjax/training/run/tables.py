@@ -1,7 +1,5 @@
 """Tables in terminals and files, with untrusted cells, such as names from other people's files."""
 
-import csv
-import io
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,7 +7,7 @@ import rich.table
 from rich.console import JustifyMethod
 from rich.text import Text
 
-from bertjax.runtime.errors import printable
+from bertjax.runtime.errors import csv_line, printable
 
 # A spreadsheet reads a cell that starts with one of these as a formula, which may send the others to a URL.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -17,9 +15,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 def csv_text(rows: Iterable[Iterable[Any]]) -> str:
     """Return a CSV file; see `csv_cells`."""
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(map(csv_cells, rows))
-    return out.getvalue()
+    return "".join(f"{csv_line(csv_cells(row))}\n" for row in rows)
 
 
 def csv_cells(cells: Iterable[Any]) -> list[Any]:

@@ -149,7 +149,7 @@ def test_the_suspects_are_those_of_cleanlab(tmp_path):
     assert (probable != labels_M[indices]).all()
     rows = zip(labels_M.astype(str), probabilities_MC.tolist())
     answers = [{"label": label, "probabilities": dict(zip("0123456", row))} for label, row in rows]
-    answers = [answer | {"_where": f"a.csv:{number + 2}"} for number, answer in enumerate(answers)]
+    answers = [answer | {"_where": f"a.json: object {number + 2}", "line": ""} for number, answer in enumerate(answers)]
     assert write_suspects(tmp_path, "all", Task(Classification(), LabeledText()), answers) == len(CLEANLAB)
     lines = (tmp_path / "all-suspects.csv").read_text().splitlines()[1:]
-    assert [int(line.partition(",")[0]) - 2 for line in lines] == CLEANLAB, "the lines of the file"
+    assert [int(line.partition(",")[0]) - 2 for line in lines] == CLEANLAB, "the objects of the file"
