@@ -1,5 +1,6 @@
 """CoNLL-U files, as used by Universal Dependencies (universaldependencies.org/format.html; Nivre et al. 2020)."""
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -26,46 +27,52 @@ def check(field: str) -> None:
         raise UserError(f"examples.conllu={field!r} is not a tag of CoNLL-U; choose upos, xpos or such as feats.Case")
 
 
-def read(path: str, field: str, on_bad: OnBad) -> list[Record]:
-    """Read sentences as {`words`, `tags`} with the location of their first line.
+def read(path: str, columns_of: Callable[[list[dict[str, Any]], str], Record], on_bad: OnBad = stop) -> list[Record]:
+    """Read sentences as {`words`} with the location of their first line.
 
     Words are syntactic words, which carry the tags: multiword tokens (`1-2`) and empty nodes (`1.1`) are skipped.
 
     Args:
       path: a .conllu file, plain, .gz, .zst or .xz.
-      field: the tag, see `check`; words that lack it get the tag `_`.
+      columns_of: returns further fields of a record, such as `{"tags": [...]}`, given its words as {column: value} and
+        its location.
       on_bad: called with each bad sentence's error; if it returns, the sentence is dropped.
 
     Raises:
-      UserError: the file cannot be read, no sentence is left, or no word has the feature.
+      UserError: the file cannot be read, or no sentence is left.
     """
-    records = _records(path, on_bad, lambda words, where: {"tags": [_tag(values, field) for values in words]})
+
+    def record_of(lines: list[tuple[int, bytes]]) -> Record:
+        where = f"{path}:{lines[0][0]}"
+        words = [values for number, line in lines if (values := _word(line, f"{path}:{number}"))]
+        # Without words there are only comments.
+        further = columns_of(words, where) if words else {}
+        return {"words": [values["form"] for values in words]} | further | {WHERE: where}
+
+    groups = itertools.groupby(numbered_lines(path), key=lambda line: bool(line[1].strip()))
+    records = read_each((list(lines) for is_filled, lines in groups if is_filled), record_of, on_bad)
+    return not_empty((record for record in records if record["words"]), path, "sentences of CoNLL-U that can be used")
+
+
+def read_tags(path: str, field: str, on_bad: OnBad) -> list[Record]:
+    """Read sentences as {`words`, `tags`}.
+
+    Args:
+      path, on_bad: see `read`.
+      field: the tag, see `check`; words that lack it get the tag `_`.
+
+    Raises:
+      UserError: see `read`; or no word has the feature.
+    """
+
+    def tag_of(values: dict[str, Any]) -> str:
+        name = field.removeprefix(FEATURE)
+        return (values["feats"].get(name) if field != name else values[field]) or ABSENT
+
+    records = read(path, lambda words, where: {"tags": list(map(tag_of, words))}, on_bad)
     if all(tag == ABSENT for record in records for tag in record["tags"]):
         raise UserError(f"{path} has no word with examples.conllu={field}; choose upos, xpos or another feature")
     return records
-
-
-def read_words(path: str) -> list[Record]:
-    """Read sentences as {`words`} with the location of their first line.
-
-    Raises:
-      UserError: the file cannot be read, or a sentence is bad.
-    """
-    return _records(path, stop, lambda words, where: {})
-
-
-def read_trees(path: str) -> list[Record]:
-    """Read sentences as {`words`, `tags`, `heads`} with the location of their first line.
-
-    Words are as in `read`; tags are `upos`. A head is a word number, counted from 1, or 0 for the only root.
-
-    Args:
-      path: a .conllu file, plain, .gz, .zst or .xz.
-
-    Raises:
-      UserError: the file cannot be read, has no sentence, or a sentence is bad, e.g. its heads do not form a tree.
-    """
-    return _records(path, stop, _tree)
 
 
 def with_tags(path: str, field: str, tags: Iterable[str]) -> Iterator[str]:
@@ -98,42 +105,6 @@ def _with_entry(entries: str, name: str, value: str) -> str:
     return "|".join(sorted(entries, key=str.casefold)) or ABSENT
 
 
-def _records(path: str, on_bad: OnBad, make: Callable[[list[dict[str, Any]], str], Record]) -> list[Record]:
-    """Return {`words`} per sentence, with what `make` adds from the columns of its words and their location."""
-
-    def record_of(lines: list[tuple[int, bytes]]) -> Record:
-        where = f"{path}:{lines[0][0]}"
-        words = [values for number, line in lines if (values := _word(line, f"{path}:{number}"))]
-        made = make(words, where) if words else {}  # without words there are only comments
-        return {"words": [values["form"] for values in words]} | made | {WHERE: where}
-
-    records = (record for record in read_each(_sentences(path), record_of, on_bad) if record["words"])
-    return not_empty(records, path, "sentences of CoNLL-U that can be used")
-
-
-def _tag(values: dict[str, Any], field: str) -> str:
-    tag = values["feats"].get(field.removeprefix(FEATURE)) if field.startswith(FEATURE) else values[field]
-    return tag or ABSENT
-
-
-def _tree(words: list[dict[str, Any]], where: str) -> Record:
-    heads = [int(values["head"]) if values["head"].isdecimal() else -1 for values in words]
-    if not _is_tree(heads):
-        raise UserError(f"{where} starts a sentence whose heads are no tree with one root; correct the column head")
-    return {"tags": [values["upos"] for values in words], "heads": heads}
-
-
-def _is_tree(heads: list[int]) -> bool:
-    """Return whether every word reaches the only root."""
-    if heads.count(0) != 1 or not all(0 <= head <= len(heads) for head in heads):
-        return False
-    # Walk down from the root, level by level; words in a cycle are never reached.
-    reached = {0}
-    while below := {word for word, head in enumerate(heads, 1) if head in reached} - reached:
-        reached |= below
-    return len(reached) == len(heads) + 1
-
-
 def _word(line: bytes, where: str) -> dict[str, Any] | None:
     """Return a line's columns by name; None for comments, multiword tokens and empty nodes."""
     # Imported here, because few runs read CoNLL-U.
@@ -151,19 +122,4 @@ def _word(line: bytes, where: str) -> dict[str, Any] | None:
         raise UserError(f"{where} is not CoNLL-U ({error}); correct the line") from None
     if number is None or not values["form"].strip():
         raise UserError(f"{where} has no {'word' if number else 'number'}; correct the line")
-    if not isinstance(number, int):
-        return None
-    return values | {"feats": feats}
-
-
-def _sentences(path: str) -> Iterator[list[tuple[int, bytes]]]:
-    """Yield blocks of numbered lines, split at blank lines."""
-    lines = []
-    for number, line in numbered_lines(path):
-        if line.strip():
-            lines.append((number, line))
-        elif lines:
-            yield lines
-            lines = []
-    if lines:
-        yield lines
+    return values | {"feats": feats} if isinstance(number, int) else None

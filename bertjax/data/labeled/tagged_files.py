@@ -7,12 +7,14 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from bertjax.data.labeled import conllu, json_objects, labels, tag_schemes
-from bertjax.data.labeled.base import WHERE, Record, not_empty
+from bertjax.data.labeled import conllu, labels, tables, tag_schemes
+from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.sources.base import OnBad, check_surrogates, decoded, read_each, stop
 from bertjax.data.sources.lines import numbered_lines
 from bertjax.runtime.errors import UserError, shorten
 
+# A word of a sentence: its line number and its columns.
+Row = tuple[int, list[str]]
 _DOCUMENT = "-DOCSTART-"
 # OntoNotes (CoNLL-2012) brackets each document with these lines; they hold no word.
 _PART = re.compile(r"#(begin|end) document\b")
@@ -57,9 +59,7 @@ class ColumnFile:
     @functools.cached_property
     def width(self) -> int:
         """The most common number of columns; 0 for a file without words."""
-        # Comments may have any number of columns, but a file of only such lines has words named #.
-        counts = Counter(len(columns) for block in self._blocks for _, columns in block if not _may_be_comment(columns))
-        counts = counts or Counter(len(columns) for block in self._blocks for _, columns in block)
+        counts = Counter(map(len, self._certain))
         return max(counts, key=lambda width: (counts[width], width), default=0)
 
     @functools.cached_property
@@ -70,24 +70,23 @@ class ColumnFile:
         return 2 * right > len(rows)
 
     @functools.cached_property
-    def sentences(self) -> list[list[tuple[int, list[str]]]]:
-        """Sentences without comments; each word is (line number, columns)."""
-        tags = {columns[-1] for block in self._blocks for _, columns in block if not _may_be_comment(columns)}
-        sentences = []
-        for block in self._blocks:
-            words = itertools.dropwhile(lambda line: self._is_comment(line[1], tags), block)  # they precede the words
-            sentences.append(list(words))
-        return [sentence for sentence in sentences if sentence]
+    def sentences(self) -> list[list[Row]]:
+        """Sentences without the comments before their words."""
+        tags = {columns[-1] for columns in self._certain}
+        blocks = [list(itertools.dropwhile(lambda row: self._is_comment(row[1], tags), own)) for own in self._blocks]
+        return [block for block in blocks if block]
 
     def _is_comment(self, columns: list[str], tags: set[str]) -> bool:
         """Return whether a line is a comment; the word # has a tag that fits the other tags."""
         if not _may_be_comment(columns) or len(columns) != self.width:
             return _may_be_comment(columns)
+        if columns[-1] in tags:
+            return False
         if tag_schemes.canonical_of(tags):
-            return columns[-1] not in tags and not tag_schemes.canonical_of({*tags, columns[-1]})
-        return columns[-1] not in tags and "=" in "".join(columns[1:])
+            return not tag_schemes.canonical_of({*tags, columns[-1]})
+        return "=" in "".join(columns[1:])
 
-    def check_width(self, sentence: list[tuple[int, list[str]]]) -> None:
+    def check_width(self, sentence: list[Row]) -> None:
         """Raise UserError if a line has more or fewer columns than most lines."""
         for number, columns in sentence:
             if len(columns) != self.width:
@@ -96,18 +95,25 @@ class ColumnFile:
                 raise UserError(f"{self.path}:{number} has {most}; correct the line")
 
     def check_words(self, column: int) -> None:
-        """Raise UserError if a column counts the words of each sentence, or holds one text for all of them.
+        """Raise UserError if there is no such column, or if it does not hold the words.
 
         CoNLL-2009, GermEval and Universal NER put the number of a word first, and CoNLL-2012 the name of the document.
         """
-        sentences = [[row[column] for _, row in sentence if len(row) == self.width] for sentence in self.sentences]
-        sentences = [words for words in sentences if len(words) > 1]
+        self.check_column("word", column)
+        rows = [[row for _, row in sentence if len(row) == self.width] for sentence in self.sentences]
+        sentences = [[row[column] for row in sentence] for sentence in rows if len(sentence) > 1]
         numbered = sum(words in _counted(len(words)) for words in sentences)
         named = sum(len(set(words)) == 1 for words in sentences)
         for count, what in ((numbered, "the number of each word"), (named, "one text for all words of a sentence")):
             if self.width > 2 and sentences and count >= _MOST * len(sentences):
                 holds = f"column {column} holds {what}, such as {sentences[0][0]!r}, and not the words"
                 raise UserError(f"{self.path}: {holds}; set examples.word to their column, in a command with --word")
+
+    def check_column(self, setting: str, column: int) -> None:
+        """Raise UserError if there is no such column."""
+        if not -self.width <= column < self.width:
+            remedy = f"correct it, in a command with --{setting}"
+            raise UserError(f"{self.path} has {self.width} columns, but examples.{setting}={column}; {remedy}")
 
     def with_column(self, values: Iterable[str]) -> Iterator[str]:
         """Yield all lines, with one more column on each word: the next value."""
@@ -117,25 +123,34 @@ class ColumnFile:
             yield f"{text}{self.separator}{next(values)}" if number in numbers else text
 
     @functools.cached_property
-    def _blocks(self) -> list[list[tuple[int, list[str]]]]:
-        """Runs of lines between blank or `_DOCUMENT` lines; each line is (line number, columns)."""
-        blocks = [[]]
-        for number, text in self.lines:
-            if (self.comment and text.startswith(self.comment)) or _PART.match(text):
-                continue
-            columns = _SPACES.split(text.strip(" \t"))
-            if self.separator == "\t":  # a column may be a single space
-                columns = [column.strip(" ") or column for column in text.split("\t")]
-            if text.strip() and _SPACES.split(text)[0] != _DOCUMENT:
-                blocks[-1].append((number, columns))
-            elif blocks[-1]:
-                blocks.append([])
-        return [block for block in blocks if block]
+    def _certain(self) -> list[list[str]]:
+        """The columns of all words, without lines that may be comments unless all may be."""
+        rows = [columns for block in self._blocks for _, columns in block]
+        return [columns for columns in rows if not _may_be_comment(columns)] or rows
+
+    @functools.cached_property
+    def _blocks(self) -> list[list[Row]]:
+        """Runs of lines between blank or `_DOCUMENT` lines."""
+        lines = [(number, text) for number, text in self.lines if not (self._is_ignored(text) or _PART.match(text))]
+        groups = itertools.groupby(lines, key=lambda line: bool(line[1].strip()) and not _is_document(line[1]))
+        return [[(number, self._columns(text)) for number, text in group] for is_filled, group in groups if is_filled]
+
+    def _is_ignored(self, text: str) -> bool:
+        return bool(self.comment) and text.startswith(self.comment)
+
+    def _columns(self, text: str) -> list[str]:
+        if self.separator == "\t":  # a column may be a single space
+            return [column.strip(" ") or column for column in text.split("\t")]
+        return _SPACES.split(text.strip(" \t"))
 
 
 def _counted(length: int) -> tuple[list[str], list[str]]:
     """Return the numbers of so many words, counted from 0 and from 1."""
     return list(map(str, range(length))), list(map(str, range(1, length + 1)))
+
+
+def _is_document(text: str) -> bool:
+    return _SPACES.split(text)[0] == _DOCUMENT
 
 
 def _may_be_comment(columns: list[str]) -> bool:
@@ -159,9 +174,22 @@ def read(path: str, tag_field: str, on_bad: OnBad) -> list[Record]:
     Raises:
       UserError: the file cannot be read, several fields could hold the tags, or no sentence is left.
     """
+    entries, word_field = _entries(path, on_bad)
+    first, where = entries[0], entries[0][WHERE]
+    names = shorten([repr(name) for name in first if name != WHERE], 12)
+    if not word_field:
+        remedy = f"spans of characters, as tools of annotation write them, are not read; write {tables.TAGGED}"
+        raise UserError(f"{where} has no list of words in 'tokens' or 'words', it has {names}; {remedy}")
+    # Other lists, such as those of characters or relations, rarely have as many entries as there are words.
+    lists = [name for name, value in first.items() if isinstance(value, list) and name != word_field]
+    fitting = [tag_field] if tag_field else [name for name in lists if len(first[name]) == len(first[word_field])]
+    if len(fitting) != 1:
+        several = ", ".join(map(repr, fitting))
+        what = f"has several lists of tags, {several}" if fitting else f"has no list of tags, only {names}"
+        raise UserError(f"{where} {what}; set examples.tag_field to the one to learn")
+    field = fitting[0]
 
-    def record_of(item: tuple[Record, str, str]) -> Record:
-        entry, word_field, field = item
+    def record_of(entry: Record) -> Record:
         words, tags = _words(entry, word_field), entry.get(field)
         if not isinstance(tags, list) or len(tags) != len(words):
             count = f"{len(tags)} tags" if isinstance(tags, list) else "no list"
@@ -171,7 +199,7 @@ def read(path: str, tag_field: str, on_bad: OnBad) -> list[Record]:
         check_surrogates("".join(map(str, tags)), f"{entry[WHERE]}: {field}")
         return {"words": words, "tags": [labels.class_of(tag) for tag in tags], WHERE: entry[WHERE]}
 
-    return list(read_each(_entries(path, tag_field, on_bad), record_of, on_bad))
+    return list(read_each(entries, record_of, on_bad))
 
 
 def read_words(path: str) -> list[Record] | None:
@@ -180,29 +208,14 @@ def read_words(path: str) -> list[Record] | None:
     Raises:
       UserError: the file cannot be read, or a sentence is bad.
     """
-    first = not_empty(json_objects.read(path, (), stop), path, "objects")[0]
-    if not any(_is_list_of_texts(first.get(field)) for field in WORD_FIELDS):
-        return None
-    return [entry | {"words": _words(entry, field)} for entry, field, _ in _entries(path, "", stop, needs_tags=False)]
+    entries, field = _entries(path, stop)
+    return [entry | {"words": _words(entry, field)} for entry in entries] if field else None
 
 
-def _entries(path: str, tag_field: str, on_bad: OnBad, needs_tags: bool = True) -> list[tuple[Record, str, str]]:
-    """Return (object, word field, tag field) per sentence; the first object decides which fields they are."""
-    entries = not_empty(json_objects.read(path, (), on_bad), path, "objects")
-    first = entries[0]
-    word_field = next((field for field in WORD_FIELDS if _is_list_of_texts(first.get(field))), "")
-    names = shorten([repr(name) for name in first if name != WHERE], 12)
-    if not word_field:
-        remedy = f"spans of characters, as tools of annotation write them, are not read; write {json_objects.TAGGED}"
-        raise UserError(f"{first[WHERE]} has no list of words in 'tokens' or 'words', it has {names}; {remedy}")
-    # Other lists, such as those of characters or relations, rarely have as many entries as there are words.
-    lengths = {name: len(value) for name, value in first.items() if isinstance(value, list) and name != word_field}
-    fitting = [name for name, length in lengths.items() if length == len(first[word_field])]
-    if needs_tags and not tag_field and len(fitting) != 1:
-        several = ", ".join(map(repr, fitting))
-        what = f"has several lists of tags, {several}" if fitting else f"has no list of tags, only {names}"
-        raise UserError(f"{first[WHERE]} {what}; set examples.tag_field to the one to learn")
-    return [(entry, word_field, tag_field or next(iter(fitting), "")) for entry in entries]
+def _entries(path: str, on_bad: OnBad) -> tuple[list[Record], str]:
+    """Return a file's objects, and the field with the words of the first one; empty if there is none."""
+    entries = tables.read(path, (), on_bad=on_bad, all_columns=True)
+    return entries, next((field for field in WORD_FIELDS if _is_list_of_texts(entries[0].get(field))), "")
 
 
 def _is_list_of_texts(value: object) -> bool:

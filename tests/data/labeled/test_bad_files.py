@@ -12,9 +12,8 @@ from bertjax.config.config import from_dict
 from bertjax.data.labeled.choices import Choices, Race
 from bertjax.data.labeled.label_sets import LabelSets
 from bertjax.data.labeled.questions import Questions
-from bertjax.data.labeled.siamese import RepeatedText, SiamesePairs
 from bertjax.data.labeled.tagged import Tagged
-from bertjax.data.labeled.texts import LabeledText
+from bertjax.data.labeled.texts import LabeledText, RepeatedText, SiamesePairs
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
 from bertjax.training.resolve import open_feeds
@@ -100,7 +99,7 @@ GOOD = {
 # (format, content of the file, part of the message)
 BAD = [
     ("csv", "", "has no rows"),
-    ("csv", "text,label\nabc, cab,yes\n", ":2 has 3 fields, not 2; write a field with ',' in double quotes"),
+    ("csv", "text,label\nabc, cab,yes\n", ":2 has 3 fields, not 2; give every line"),
     ("csv", "text,label\nabc\n", ":2 has 1 fields, not 2; give"),
     ("csv", "text,label,text\nabc,yes,cab\n", "has 2 columns 'text'; rename"),
     ("csv", "text;labels\nabc;yes\n", "has no column 'label'; it has 'text', 'labels'; rename"),
@@ -114,10 +113,10 @@ BAD = [
     ("csv", b"PK\x03\x04" + bytes(26) + b"word/a.xml", "looks like a spreadsheet or document"),
     ("csv", "," * 100_000, "has no column 'text'"),
     ("numbered", "Text,id,Label\na,1,x\n", ":1 has the names of the columns ('Text', 'Label'), and columns are gi"),
-    ("tsv", "text\tlabel\nabc\n", ":2 has 1 fields, not 2; give every line all columns, or set examples.quoted"),
+    ("tsv", "text\tlabel\nabc\n", "or set examples.quoted"),
     ("tsv", "text label\nabc yes\n", "has no column 'text'"),
     ("tsv", "text\tlabel\nabc\t \n", "has no label in 'label' in any record; fill"),
-    ("tsv", "text\tlabel\nabc\tcab\tyes\n", ":2 has 3 fields, not 2; remove '\\t' in a field"),
+    ("tsv", "text\tlabel\nabc\tcab\tyes\n", "or remove '\\t' in one"),
     ("tsv", b"\x00" * 1000, "without a byte order mark: it is full of zero bytes"),
     ("tsv", "\n\n\n", "has no rows"),
     ("jsonl", "[]\n", ":1 is not a JSON object"),
@@ -125,7 +124,7 @@ BAD = [
     ("jsonl", '{"text": "abc", "label": "yes"\n', ":1 is not JSON"),
     ("jsonl", "[" * 100_000 + "\n", ":1 is not JSON"),
     ("jsonl", '{"text": "abc", "label": ' + "1" * 5_000 + "}\n", ":1 is not JSON"),
-    ("jsonl", lines({"text": "abc"}), ":1 has no field 'label', it has 'text'; correct"),
+    ("jsonl", lines({"text": "abc"}), ":1 has no column 'label'; it has 'text'"),
     ("jsonl", lines({"text": 3, "label": "yes"}), ":1 has no text in 'text'"),
     ("jsonl", lines({"text": "a \ud800 b", "label": "yes"}), ":1: text holds a lone surrogate"),
     ("jsonl", labeled("\udfff"), ":1: label holds a lone surrogate"),
@@ -151,25 +150,25 @@ BAD = [
     ("sets", labeled("a", "['a', 'b']"), "'; write an array of names, or names with ',' between"),
     ("columns", "text,yes\nabc,1\nbcd,2\n", ":3 has '2' in 'yes'; write 1"),
     ("choices", choice(choices=[]), ":1 has 0 choice"),
-    ("choices", choice(choices="abc"), ":1 has 1 choice; set examples.choices"),
+    ("choices", choice(choices="abc"), ":1 has 1 choices in choices; give"),
     ("choices", choice(choices=["a", " "]), ":1 has no text in 'choices'"),
     ("choices", choice(choices=["a", "\ud800"]), ": choices holds a lone surrogate"),
     ("choices", choice(context=""), ":1 has no text in 'context'"),
     ("choices", choice(label=2), ":1 has the label 2; write the number of the right choice, 0 to 1"),
     ("choices", choice(label=0.5), ":1 has the label 0.5"),
     ("choices", choice(label=None), ":1 has the label None"),
-    ("choices", choice() + choice() + choice(choices=["a"] * 3), ":3 has 3 choices, others have 2; give"),
+    ("choices", choice() + choice() + choice(choices=["a"] * 3), ":3 has 3 choices in choices; give all the same"),
     ("swag", "context,a,b,label\nabc,cab,,1\n", ":2 has no text in 'b'"),
     ("swag", "context,a,b,label\nabc,cab,bad,b\n", ":2 has the label 'b'"),
     ("race", "[" * 100_000, "is not JSON that can be read"),
-    ("race", "[]", "is not a JSON object with an article and its questions"),
-    ("race", exam(article=" "), "has no text in 'article'"),
+    ("race", "[]", "has no text 'article'; write a JSON object"),
+    ("race", exam(article=" "), "has no text 'article'"),
     ("race", exam(article="a \udcff"), "article holds a lone surrogate"),
-    ("race", exam(questions=[None]), "questions[0] is None, not a text"),
+    ("race", exam(questions=[None]), "questions[0] is (None, "),
     ("race", exam(questions=["\udcff"]), "questions[0] holds a lone surrogate"),
-    ("race", exam(options=[["a", "b", "c", 4]]), "options[0] must be a list of 4 texts"),
-    ("race", exam(answers=["E"]), "answers[0] is 'E'; write one of A, B, C, D"),
-    ("race", exam(answers=...), "must have lists 'questions', 'options' and 'answers' of one length"),
+    ("race", exam(options=[["a", "b", "c", 4]]), "questions[0] is ('bid', ['a', 'b', 'c', 4]"),
+    ("race", exam(answers=["E"]), "an answer of A, B, C, D"),
+    ("race", exam(answers=...), "has no list 'answers'"),
     ("race", b"\xff" + exam().encode(), "is not UTF-8"),
     ("squad", "[" * 100_000, "is not JSON that can be read"),
     ("squad", '{"version": ' + "1" * 5_000 + "}", "is not JSON that can be read"),
@@ -177,7 +176,7 @@ BAD = [
     ("squad", '{"data": []}', "has no questions; give"),
     ("squad", '{"data": [{"paragraphs": [{"qas": []}]}]}', "data[0].paragraphs[0] has no text 'context'"),
     ("squad", squad(context="a \ud800 b"), "context holds a lone surrogate"),
-    ("squad", squad(question=" "), "qas[0] has no text in 'question'"),
+    ("squad", squad(question=" "), "qas[0] has no text 'question'"),
     ("squad", squad(id="\ud800"), "id holds a lone surrogate"),
     ("squad", squad(question=...), "has no text 'question'"),
     ("squad", squad(answers=[{"text": "ada", "answer_start": 10**30}]), "is not in the context at its answer_start"),
@@ -188,7 +187,7 @@ BAD = [
     ("squad", squad(context="\u200b \u200b", is_impossible=True), "has a context without tokens"),
     ("squad", squad(answers=..., answer={"text": "a"}), "has no list 'answers'; give a file in"),
     ("squad", FLAT + lines({"question": "bid"}), ":2 has no text 'context'"),
-    ("squad", FLAT + FLAT.replace('["ada"]', '"ada"'), ":2 has the answers"),
+    ("squad", FLAT + FLAT.replace('["ada"]', '"ada"'), ":2 has no list 'text'; write"),
     ("squad", FLAT + "{\n", ":2 is not JSON"),
     ("conll", "", "has no record that can be used"),
     ("conll", "\n-DOCSTART- O\n\n", "has no record that can be used; give"),
@@ -367,7 +366,7 @@ def test_no_answer_overwrites_a_column(start, name, column, setting):
         ("a.xlsx", "a.xlsx looks like a spreadsheet or document and not like text in UTF-8; save"),
         ("a.csv.zip", "a.csv.zip looks like a .zip archive"),
         ("pointer.csv", "looks like a pointer of Git LFS"),
-        ("a.parquet", "a.parquet: object 1 has no field 'text', it has 'words'"),
+        ("a.parquet", "a.parquet: object 1 has no column 'text'; it has 'words'"),
     ],
 )
 def test_a_file_that_cannot_be_read(start, tmp_path, path, complaint):

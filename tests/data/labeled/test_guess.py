@@ -11,10 +11,9 @@ import pytest
 from bertjax.data import tokenizer
 from bertjax.data.labeled import tables
 from bertjax.data.labeled.label_sets import LabelSets
-from bertjax.data.labeled.siamese import SiamesePairs
 from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.labeled.split import divide, folds, limited
-from bertjax.data.labeled.texts import LabeledText
+from bertjax.data.labeled.texts import LabeledText, SiamesePairs
 from bertjax.data.plan import Spec
 from bertjax.runtime.errors import UserError
 from tests import labeled_files
