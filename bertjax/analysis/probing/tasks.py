@@ -9,7 +9,7 @@ import numpy as np
 
 from bertjax.analysis.probing.structural_probe import Sentence, tree_distances
 from bertjax.data.examples import Ragged, Vocabulary
-from bertjax.data.labeled import conllu, labels, tables
+from bertjax.data.labeled import labels, tables, tagged_files
 from bertjax.data.labeled.base import LabeledFormat, Record
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.tokenizer import Tokenizer
@@ -150,12 +150,12 @@ def sentences_of(records: Sequence[Record]) -> list[Sentence]:
 
 def is_conllu(path: str) -> bool:
     """Return whether a file is CoNLL-U, judged by name."""
-    return tables.kind_of(path) == conllu.SUFFIX
+    return tables.kind_of(path) == tagged_files.CONLLU
 
 
 def _with_heads(records: list[Record], path: str) -> list[Record]:
     """Add the trees of their file to CoNLL-U sentences."""
-    trees = conllu.read(path, _tree)
+    trees = tagged_files.read_conllu(path, _tree)
     return [record | tree for record, tree in zip(records, trees, strict=True)]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from bertjax.data.examples import Ragged, Vocabulary, add_special_tokens
 from bertjax.data.framing import most_context, special_tokens, windows
-from bertjax.data.labeled import conllu, labels, tables, tag_schemes, tagged_files
+from bertjax.data.labeled import labels, tables, tagged_files
 from bertjax.data.labeled.base import WHERE, Classes, LabeledExamples, LabeledFormat, Record, by_record, usable
 from bertjax.data.labeled.tagged_files import ColumnFile, Row
 from bertjax.data.sources.base import OnBad, read_each
@@ -90,7 +90,7 @@ class Tagged(LabeledFormat):
 
     def __post_init__(self):
         super().__post_init__()
-        conllu.check(self.conllu)
+        tagged_files.check_conllu_tag(self.conllu)
 
     def texts_of(self, record: Record) -> list[str]:
         return [" ".join(record["words"])] if "words" in record else super().texts_of(record)
@@ -105,9 +105,9 @@ class Tagged(LabeledFormat):
             if (value := getattr(self, field)) != getattr(Tagged, field):
                 raise UserError(f"examples.{field}={value} has no effect on {path}, a file of {kind}; remove it")
         if kind == _CONLLU:
-            return conllu.read_tags(path, self.conllu, on_bad)
+            return tagged_files.read_conllu_tags(path, self.conllu, on_bad)
         if kind == _JSON:
-            return tagged_files.read(path, self.tag_field, on_bad)
+            return tagged_files.read_objects(path, self.tag_field, on_bad)
         if file.sentences:
             self._check_columns(file)
         return list(read_each(file.sentences, lambda sentence: self._record(sentence, file), on_bad))
@@ -115,7 +115,7 @@ class Tagged(LabeledFormat):
     def _kind_of(self, path: str) -> tuple[str, ColumnFile]:
         """Recognize a file by its content."""
         file = ColumnFile(path, self.comment)
-        if tables.kind_of(path) == conllu.SUFFIX:
+        if tables.kind_of(path) == tagged_files.CONLLU:
             return _CONLLU, file
         if tables.holds_objects(path):
             return _JSON, file
@@ -160,9 +160,9 @@ class Tagged(LabeledFormat):
             return None
         kind, file = self._kind_of(path)
         if kind == _CONLLU:
-            return conllu.read(path, lambda words, where: {})
+            return tagged_files.read_conllu(path, lambda words, where: {})
         if kind == _JSON:
-            return tagged_files.read_words(path)
+            return tagged_files.read_object_words(path)
         if not self._holds_words(file, classes):
             return None
         file.check_words(self.word)
@@ -195,14 +195,14 @@ class Tagged(LabeledFormat):
             return None
         kind, file = self._kind_of(path)
         if kind == _CONLLU:
-            return conllu.with_tags(path, "" if tag_schemes.canonical_of(classes) else self.conllu, tags)
+            return tagged_files.with_conllu_tags(path, "" if labels.canonical_of(classes) else self.conllu, tags)
         return file.with_column(tags) if kind == _COLUMNS and self._holds_words(file, classes) else None
 
     def further_train(self) -> list[Record]:
         """Return the untagged records in `unlabeled`."""
         if not self.unlabeled:
             return []
-        if tables.kind_of(self.unlabeled) == conllu.SUFFIX or tables.is_table(self.unlabeled):
+        if tables.kind_of(self.unlabeled) == tagged_files.CONLLU or tables.is_table(self.unlabeled):
             raise UserError(f"examples.unlabeled={self.unlabeled} is not plain text; name a file with a text per line")
         return tables.read_lines(self.unlabeled, "text")
 
@@ -359,8 +359,8 @@ def answer_of(record: Record, tags: list[str], classes: Sequence[str]) -> Record
     if (offsets := record.get("offsets")) is None:
         return answer
     answer["offsets"] = offsets
-    if canonical := tag_schemes.canonical_of(classes):
-        found = sorted(tag_schemes.entities(list(map(canonical, tags))), key=lambda entity: entity[1])
+    if canonical := labels.canonical_of(classes):
+        found = sorted(labels.entities(list(map(canonical, tags))), key=lambda entity: entity[1])
         places = [(kind, offsets[first][0], offsets[last][1]) for kind, first, last in found]
         answer["entities"] = [
             {"type": kind, "text": record["text"][start:end], "start": start, "end": end} for kind, start, end in places

@@ -1,14 +1,17 @@
-"""Files of tagged sentences: columns with a word per line, and JSON objects as the `datasets` library writes them."""
+"""Files of tagged sentences: columns with a word per line, JSON objects as the `datasets` library writes them, and
+CoNLL-U, as used by Universal Dependencies (universaldependencies.org/format.html; Nivre et al. 2020).
+"""
 
 import dataclasses
 import functools
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
-from bertjax.data.labeled import conllu, labels, tables, tag_schemes
-from bertjax.data.labeled.base import WHERE, Record
+from bertjax.data.labeled import labels, tables
+from bertjax.data.labeled.base import WHERE, Record, not_empty
 from bertjax.data.sources.base import OnBad, check_surrogates, decoded, read_each, stop
 from bertjax.data.sources.lines import numbered_lines
 from bertjax.runtime.errors import UserError, shorten
@@ -20,6 +23,17 @@ _DOCUMENT = "-DOCSTART-"
 _PART = re.compile(r"#(begin|end) document\b")
 # Only ASCII space and tab separate columns. `str.split()` would also cut at the no-break space in "10 000".
 _SPACES = re.compile("[ \t]+")
+CONLLU = ".conllu"
+_FIELDS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+_FEATURE = "feats."
+# Marks an absent value.
+_ABSENT = "_"
+# The words of a sentence of CoNLL-U, each as {field: value}.
+Words = list[dict[str, Any]]
+# Ids of words (1), multiword tokens (1-2) and empty nodes (1.1).
+_NUMBER = re.compile(r"\d+([-.]\d+)?")
+# CoNLL-U has no column for entities, so their tags go into this field in `misc`.
+_ENTITY = "NER"
 # A column does not hold the words if at least this share of the sentences speaks against it.
 _MOST = 0.9
 
@@ -66,7 +80,7 @@ class ColumnFile:
     def is_conllu(self) -> bool:
         """Whether most lines have the ten columns of CoNLL-U, judged by content, not by file name."""
         rows = [text.split("\t") for _, text in self.lines if text.strip() and not text.startswith("#")]
-        right = sum(len(row) == len(conllu.COLUMNS) and bool(conllu.NUMBER.fullmatch(row[0])) for row in rows)
+        right = sum(len(row) == len(_FIELDS) and bool(_NUMBER.fullmatch(row[0])) for row in rows)
         return 2 * right > len(rows)
 
     @functools.cached_property
@@ -82,8 +96,8 @@ class ColumnFile:
             return _may_be_comment(columns)
         if columns[-1] in tags:
             return False
-        if tag_schemes.canonical_of(tags):
-            return not tag_schemes.canonical_of({*tags, columns[-1]})
+        if labels.canonical_of(tags):
+            return not labels.canonical_of({*tags, columns[-1]})
         return "=" in "".join(columns[1:])
 
     def check_width(self, sentence: list[Row]) -> None:
@@ -159,11 +173,13 @@ def _may_be_comment(columns: list[str]) -> bool:
     return bool(first) and not first.strip("#")
 
 
+# JSON.
+
 # Accepted names for the field with the words.
 WORD_FIELDS = ("tokens", "words")
 
 
-def read(path: str, tag_field: str, on_bad: OnBad) -> list[Record]:
+def read_objects(path: str, tag_field: str, on_bad: OnBad) -> list[Record]:
     """Read sentences as {`words`, `tags`} with their locations.
 
     Args:
@@ -202,7 +218,7 @@ def read(path: str, tag_field: str, on_bad: OnBad) -> list[Record]:
     return list(read_each(entries, record_of, on_bad))
 
 
-def read_words(path: str) -> list[Record] | None:
+def read_object_words(path: str) -> list[Record] | None:
     """Read sentences without tags; None if the objects have texts instead of word lists.
 
     Raises:
@@ -228,3 +244,110 @@ def _words(entry: Record, field: str) -> list[str]:
         raise UserError(f"{entry[WHERE]} has no list of words in {field!r}; write one, without empty words")
     check_surrogates("".join(words), f"{entry[WHERE]}: {field}")
     return words
+
+
+# CoNLL-U (universaldependencies.org/format.html).
+
+
+def check_conllu_tag(field: str) -> None:
+    """Raise UserError unless `field` is `upos`, `xpos` or `feats.NAME`."""
+    if field not in ("upos", "xpos") and not (field.startswith(_FEATURE) and field != _FEATURE):
+        raise UserError(f"examples.conllu={field!r} is not a tag of CoNLL-U; choose upos, xpos or such as feats.Case")
+
+
+def read_conllu(path: str, columns_of: Callable[[Words, str], Record], on_bad: OnBad = stop) -> list[Record]:
+    """Read sentences as {`words`} with the location of their first line.
+
+    Words are syntactic words, which carry the tags: multiword tokens (`1-2`) and empty nodes (`1.1`) are skipped.
+
+    Args:
+      path: a .conllu file, plain, .gz, .zst or .xz.
+      columns_of: returns further fields of a record, such as `{"tags": [...]}`, given its words and
+        its location.
+      on_bad: called with each bad sentence's error; if it returns, the sentence is dropped.
+
+    Raises:
+      UserError: the file cannot be read, or no sentence is left.
+    """
+
+    def record_of(lines: list[tuple[int, bytes]]) -> Record:
+        where = f"{path}:{lines[0][0]}"
+        words = [values for number, line in lines if (values := _conllu_word(line, f"{path}:{number}"))]
+        # Without words there are only comments.
+        further = columns_of(words, where) if words else {}
+        return {"words": [values["form"] for values in words]} | further | {WHERE: where}
+
+    groups = itertools.groupby(numbered_lines(path), key=lambda line: bool(line[1].strip()))
+    records = read_each((list(lines) for is_filled, lines in groups if is_filled), record_of, on_bad)
+    return not_empty((record for record in records if record["words"]), path, "sentences of CoNLL-U that can be used")
+
+
+def read_conllu_tags(path: str, field: str, on_bad: OnBad) -> list[Record]:
+    """Read sentences as {`words`, `tags`}.
+
+    Args:
+      path, on_bad: see `read_conllu`.
+      field: the tag, see `check_conllu_tag`; words that lack it get the tag `_`.
+
+    Raises:
+      UserError: see `read_conllu`; or no word has the feature.
+    """
+
+    def tag_of(values: dict[str, Any]) -> str:
+        name = field.removeprefix(_FEATURE)
+        return (values["feats"].get(name) if field != name else values[field]) or _ABSENT
+
+    records = read_conllu(path, lambda words, where: {"tags": list(map(tag_of, words))}, on_bad)
+    if all(tag == _ABSENT for record in records for tag in record["tags"]):
+        raise UserError(f"{path} has no word with examples.conllu={field}; choose upos, xpos or another feature")
+    return records
+
+
+def with_conllu_tags(path: str, field: str, tags: Iterable[str]) -> Iterator[str]:
+    """Yield a file's lines with the given tags, one per word.
+
+    Args:
+      path: a CoNLL-U file.
+      field: the column to replace (`upos` or `xpos`) or the feature to set; empty for entity tags, which are written as
+        `NER=TAG` in the last column.
+      tags: tags in word order; `_` leaves a feature unset.
+    """
+    tags = iter(tags)
+    for number, line in numbered_lines(path):
+        if not line.strip() or _conllu_word(line, f"{path}:{number}") is None:
+            yield decoded(line, f"{path}:{number}")
+            continue
+        columns, tag = decoded(line, f"{path}:{number}").split("\t"), next(tags)
+        if field in _FIELDS:
+            columns[_FIELDS.index(field)] = tag
+        else:
+            name, place = (field.removeprefix(_FEATURE), "feats") if field else (_ENTITY, "misc")
+            columns[_FIELDS.index(place)] = _with_entry(columns[_FIELDS.index(place)], name, tag)
+        yield "\t".join(columns)
+
+
+def _with_entry(entries: str, name: str, value: str) -> str:
+    """Set one entry in a list such as `Case=Nom|Number=Sing`, which stays sorted by name as the format requires."""
+    others = [entry for entry in entries.split("|") if entry not in ("", _ABSENT) and entry.split("=")[0] != name]
+    entries = others + ([f"{name}={value}"] if value != _ABSENT else [])
+    return "|".join(sorted(entries, key=str.casefold)) or _ABSENT
+
+
+def _conllu_word(line: bytes, where: str) -> dict[str, Any] | None:
+    """Return a line's columns by name; None for comments, multiword tokens and empty nodes."""
+    # Imported here, because few runs read CoNLL-U.
+    from conllu import exceptions, parser
+
+    columns = decoded(line, where).split("\t")
+    if columns[0].startswith("#"):
+        return None
+    if len(columns) != len(_FIELDS):
+        raise UserError(f"{where} has {len(columns)} columns between tabs, not {len(_FIELDS)}; correct the line")
+    values = dict(zip(_FIELDS, columns))
+    try:
+        number, feats = parser.parse_id_value(values["id"]), parser.parse_dict_value(values["feats"]) or {}
+    except exceptions.ParseException as error:
+        raise UserError(f"{where} is not CoNLL-U ({error}); correct the line") from None
+    if number is None or not values["form"].strip():
+        raise UserError(f"{where} has no {'word' if number else 'number'}; correct the line")
+    return values | {"feats": feats} if isinstance(number, int) else None
