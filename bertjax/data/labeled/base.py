@@ -7,7 +7,7 @@ import functools
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -103,14 +103,14 @@ class LabeledFormat(ExampleFormat):
 
     def __post_init__(self):
         super().__post_init__()
-        if isinstance(self.heldout, float) and not self.is_divisible:
-            kind = f"examples.kind={self.kind}"
-            raise UserError(f"examples.heldout={self.heldout} is a share, which {kind} does not hold out; name a file")
-        if isinstance(self.heldout, float) and not 0.0 < self.heldout < 1.0:
+        is_share = isinstance(self.heldout, float)
+        if (is_share or self.folds) and not self.is_divisible:
+            what = f"examples.heldout={self.heldout}" if is_share else f"examples.folds={self.folds}"
+            remedy = "name a file in examples.heldout, and set examples.folds=0"
+            raise UserError(f"{what} divides the training file, which examples.kind={self.kind} does not do; {remedy}")
+        if is_share and not 0.0 < self.heldout < 1.0:
             remedy = "name the training file itself to hold out nothing"
             raise UserError(f"examples.heldout={self.heldout} must be a file, or a share between 0 and 1; {remedy}")
-        if self.folds and not self.is_divisible:
-            raise UserError(f"examples.folds={self.folds} does not divide examples.kind={self.kind}; set it to 0")
         if self.folds < 0 or self.folds == 1:
             raise UserError(f"examples.folds={self.folds} must be 2 or more, such as 5, or 0 for one run")
         for name in self.further_heldout:
@@ -118,11 +118,24 @@ class LabeledFormat(ExampleFormat):
                 remedy = f"use letters, digits, - and _, and not {' or '.join(SPLITS)}"
                 raise UserError(f"examples.further_heldout has the name {name!r}; {remedy}")
 
-    def unknown(self, record: Record, what: str, classes: Sequence[str]) -> UserError:
-        """Return the error for a record with a label (`what`) that is not among the classes."""
-        limit = f" in the {self.limit} records that examples.limit takes" if self.limit else ""
-        known = f"the training file lacks{limit} ({shorten(classes, 8)})"
-        return UserError(f"{record.get(WHERE, 'this record')} has the {what}, which {known}; correct it or that file")
+    def index_of(self, name: str, places: Mapping[str, int], record: Record, what: str) -> int:
+        """Return the index of a class.
+
+        Args:
+          name: the class.
+          places: {class: index}.
+          record: the record that has it.
+          what: the label as the file has it, for the error message.
+
+        Raises:
+          UserError: it is not among the classes.
+        """
+        if name not in places:
+            limit = f" in the {self.limit} records that examples.limit takes" if self.limit else ""
+            known = f"the training file lacks{limit} ({shorten(list(places), 8)})"
+            where = record.get(WHERE, "this record")
+            raise UserError(f"{where} has the {what}, which {known}; correct it or that file")
+        return places[name]
 
     def texts_of(self, record: Record) -> list[str]:
         """Return a record's texts; empty if they are not in the columns `inputs`."""

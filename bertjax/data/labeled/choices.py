@@ -10,18 +10,8 @@ import numpy as np
 from etils import epath
 
 from bertjax.data.framing import special_tokens
-from bertjax.data.labeled import labels, tables
-from bertjax.data.labeled.base import (
-    WHERE,
-    Classes,
-    LabeledExamples,
-    LabeledFormat,
-    Record,
-    check_texts,
-    encoded,
-    not_empty,
-    usable,
-)
+from bertjax.data.labeled import base, labels, tables
+from bertjax.data.labeled.base import WHERE, Classes, LabeledExamples, LabeledFormat, Record
 from bertjax.data.sources.base import OnBad, check_surrogates, read_each
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime.errors import UserError
@@ -80,7 +70,7 @@ class ChoiceFormat(LabeledFormat):
         first = [record[self.context] for record in records for _ in range(count)]
         second = [text for record in records for text in self.second_segments(record)]
         numbers = np.array([int(labels.class_of(record.get(self.label, 0))) for record in records], np.int32)
-        return encoded(first, second, {"choice": np.repeat(numbers, count)}, records, tokenizer, longest)
+        return base.encoded(first, second, {"choice": np.repeat(numbers, count)}, records, tokenizer, longest)
 
     def second_segments(self, record: Record) -> list[str]:
         """Return the second segment (question and choice) for each choice."""
@@ -97,7 +87,7 @@ class ChoiceFormat(LabeledFormat):
         where, choices = record.get(WHERE, "this record"), self.choices_of(record)
         if len(choices) != count or count < 2:
             remedy = "give all the same number, at least 2, in columns of their own or in a list"
-            raise UserError(f"{where} has {len(choices)} choices in {', '.join(self.choices)}; {remedy}")
+            raise UserError(f"{where} has {len(choices)} choices, and most records have {count}; {remedy}")
         label = record.get(self.label, 0)
         if labels.class_of(label) not in map(str, range(count)):
             raise UserError(f"{where} has the label {label!r}; write the number of the right choice, 0 to {count - 1}")
@@ -127,15 +117,15 @@ class Choices(ChoiceFormat):
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:
         records = tables.read(path, [*self.shared, *self.choices, self.label], self.quoted, on_bad)
         [(count, _)] = Counter(len(self.choices_of(record)) for record in records).most_common(1)
-        return usable(records, functools.partial(self.check, count=count), path, on_bad)
+        return base.usable(records, functools.partial(self.check, count=count), path, on_bad)
 
     def check(self, record: Record, count: int) -> Record:
         """Check the base class's conditions, and that no text is missing."""
         super().check(record, count)
         [column, *others] = self.choices
-        check_texts(record, (*self.shared, *others))
+        base.check_texts(record, (*self.shared, *others))
         for text in [record[column]] if others else self.choices_of(record):
-            check_texts(record | {column: text}, (column,))
+            base.check_texts(record | {column: text}, (column,))
         return record
 
 
@@ -164,7 +154,7 @@ class Race(ChoiceFormat):
         folder = place_of(path)
         files = sorted([*folder.glob("*.txt"), *folder.glob("*/*.txt")])
         records = (record for file in files if not file.name.startswith(".") for record in _questions(file, on_bad))
-        return not_empty(records, path, "questions in .txt files, as RACE/train and RACE/dev/high have")
+        return base.not_empty(records, path, "questions in .txt files, as RACE/train and RACE/dev/high have")
 
     def second_segments(self, record: Record) -> list[str]:
         question, choices = record[self.question], self.choices_of(record)

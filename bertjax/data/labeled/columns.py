@@ -51,18 +51,18 @@ def settle(
     text, pair, label = (roles[role] for role in ("text", "pair", "label"))
     free = [name for name in values if name not in {*taken, *roles.values()} - {AUTO}]
     if label == AUTO:
-        label = _only("label", [name for name in free if is_label(values[name])], values, path)
-    texts = [name for name in free if name != label and _is_text(values[name])]
+        label = _only("label", free, is_label, values, path)
+    free = [name for name in free if name != label]
     if pair == AUTO:
         pairs = [name for name in _PAIR if text == AUTO and name in values]
         if len(pairs) < 2:
-            pairs = texts if text == AUTO else [text, *texts]
+            pairs = [text] * (text != AUTO) + [name for name in free if _is_text(values[name])]
         if len(pairs) != 2:
             remedy = "set examples.text=COLUMN and examples.pair=COLUMN"
             raise UserError(f"{path} has the columns {_described(values)}, and not two of texts; {remedy}")
         text, pair = pairs
     if text == AUTO:
-        text = _only("text", texts, values, path)
+        text = _only("text", free, _is_text, values, path)
     found = {"text": text, "pair": pair, "label": label}
     has_no_header = any(name.isdecimal() and name not in names for name in found.values())
     is_table = {text, label} <= values.keys() and not tables.holds_objects(path)
@@ -82,10 +82,13 @@ def settle(
     return found
 
 
-def _only(role: str, candidates: list[str], values: Mapping[str, list[Any]], path: str) -> str:
-    """Return the only candidate for a role, or the column that is called like it."""
-    if role in values:
+def _only(
+    role: str, free: list[str], fits: Callable[[list[Any]], bool], values: Mapping[str, list[Any]], path: str
+) -> str:
+    """Return the free column that is called like a role, or else the only one whose values fit it."""
+    if role in free:
         return role
+    candidates = [name for name in free if fits(values[name])]
     if len(candidates) == 1:
         return candidates[0]
     which = f"{' and '.join(map(repr, candidates))} may each be" if candidates else "none looks like"

@@ -83,9 +83,7 @@ class LabelSets(LabeledText):
         numbers_MC, places = np.zeros((len(records), len(classes)), np.float32), dict(zip(classes, range(len(classes))))
         for number, record in enumerate(records):
             for name in record.get(self.label, ()):
-                if name not in places:
-                    raise self.unknown(record, f"label {name!r}", classes)
-                numbers_MC[number, places[name]] = 1.0
+                numbers_MC[number, self.index_of(name, places, record, f"label {name!r}")] = 1.0
         return numbers_MC
 
     def _names(self, record: Record, length: int) -> list[str]:

@@ -43,14 +43,12 @@ def usual_kind(labels: Iterable[Any]) -> str:
 
 def check(record: Record, column: str, usual: str) -> None:
     """Raise UserError unless a label has the usual type: the text "1" beside the number 1 is a mistake in the file."""
-    label, where = record[column], record[WHERE]
-    if not (kind := _kind_of(label)) or (isinstance(label, str) and not label.strip()):
-        raise UserError(f"{where} has the label {str(label)[:40]!r} in {column!r}; write a text or a number")
-    if kind != usual:
-        raise UserError(
-            f"{where} has the label {str(label)[:40]!r}, which is {kind}, and other labels of the file are {usual}; "
-            "write all labels in the same way"
-        )
+    label = record[column]
+    kind = "" if isinstance(label, str) and not label.strip() else _kind_of(label)
+    if not kind or kind != usual:
+        what = f"{str(label)[:40]!r} in {column!r}, which is {kind or 'blank, or neither a text nor a number'}"
+        others = f" in all records, where most labels are {usual}" if usual else ""
+        raise UserError(f"{record[WHERE]} has the label {what}; write a text or a number{others}")
 
 
 def class_of(label: Any) -> str:

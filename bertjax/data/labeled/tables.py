@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 from bertjax.data.labeled.base import WHERE, Record, not_empty, setting_remedy
 from bertjax.data.sources.base import OnBad, check_surrogates, decoded, json_of, object_of, read_each, stop
@@ -88,7 +88,7 @@ def preview(path: str, quoted: bool = False) -> tuple[list[str], list[Record]]:
     if holds_objects(path):
         objects = list(_objects(path, (), on_bad=lambda error: None))
         return list(dict.fromkeys(name for row in objects for name in row if name != WHERE)), objects
-    header, *rows = [row for _, row in _open_table(path, (), quoted).rows if any(map(str.strip, row))] or [[]]
+    header, *rows = [row for _, row in _open_table(path, (), quoted)[0] if any(map(str.strip, row))] or [[]]
     names = [name.strip() for name in header]
     return names, [dict(zip(names, row)) for row in rows if len(row) == len(names)]
 
@@ -123,10 +123,7 @@ def is_table(path: str) -> bool:
 
 def holds_objects(path: str) -> bool:
     """Return whether a file has the suffix of JSON or Parquet, or starts with a JSON object, or is an array of them."""
-    if kind_of(path) in (*JSON, PARQUET):
-        return True
-    first = first_line(path)
-    return _is_object(first) or (first[:1] == b"[" and _are_objects(parsed(content_of(path))))
+    return kind_of(path) in (*JSON, PARQUET) or _located_objects(path) is not None
 
 
 def first_line(path: str) -> bytes:
@@ -183,7 +180,7 @@ def no_column(where: str, column: str, names: Iterable[str]) -> UserError:
     """Return the error for a table or an object without a column."""
     known = shorten([repr(name[:_SHOWN]) for name in names], limit=20)
     settings = ", name one of these, or give the numbers of all, counted from 0, if there is no header"
-    remedy = setting_remedy(settings, ", or name another with its flag, such as --text=COLUMN")
+    remedy = setting_remedy(settings, ", or name another with its flag, such as --text or --label")
     return UserError(f"{where} has no column {column!r}; it has {known}; rename a column{remedy}")
 
 
@@ -195,21 +192,29 @@ def filled_lines(path: str) -> Iterator[tuple[str, bytes]]:
 # JSON and Parquet.
 
 
-def _is_object(line: bytes) -> bool:
-    """Return whether a line is a complete JSON object."""
-    return line[:1] == b"{" and isinstance(parsed(line), dict)
+def _located_objects(path: str) -> Iterable[tuple[str, Any]] | None:
+    """Return a file's objects, or its lines if each is one, with their locations; None if the file is something else.
 
-
-def _are_objects(values: Any) -> bool:
-    return isinstance(values, list) and any(isinstance(value, dict) for value in values)
+    Raises:
+      UserError: the file cannot be read, or a .json is not JSON.
+    """
+    kind = kind_of(path)
+    lines = [] if kind == PARQUET else [line.lstrip() for _, line in itertools.islice(filled_lines(path), 2)]
+    start = lines[0][:1] if lines else b""
+    if start == b"{" and isinstance(parsed(lines[0]), dict) and (len(lines) > 1 or kind != ".json"):
+        return filled_lines(path)
+    if kind in (".json", PARQUET):
+        if not isinstance(values := value_of(path), list):
+            raise UserError(f"{path} is not an array of objects: it is {str(values)[:_SHOWN]!r}; write [{{...}}, ...]")
+    else:
+        values = parsed(content_of(path)) if start == b"[" else None
+        if not isinstance(values, list) or not any(isinstance(value, dict) for value in values):
+            return filled_lines(path) if kind in JSON else None
+    return ((f"{path}: object {number}", value) for number, value in enumerate(values, start=1))
 
 
 def _objects(path: str, columns: Sequence[str], on_bad: OnBad) -> Iterator[Record]:
-    """Yield a file's objects; content decides between JSON lines and an array.
-
-    Raises:
-      UserError: the file cannot be read or is not JSON.
-    """
+    """Yield the objects of a file that `holds_objects`."""
     form = f"{{{columns[0]!r}: ...}}" if columns else TAGGED
 
     def record_of(item: tuple[str, Any]) -> Record:
@@ -224,42 +229,10 @@ def _objects(path: str, columns: Sequence[str], on_bad: OnBad) -> Iterator[Recor
             check_surrogates(" ".join(text for text in texts if isinstance(text, str)), f"{where}: {column}")
         return record | {WHERE: where}
 
-    if (values := _array_of(path)) is None:
-        return read_each(filled_lines(path), record_of, on_bad)
-    return read_each(((f"{path}: object {n}", value) for n, value in enumerate(values, start=1)), record_of, on_bad)
-
-
-def _array_of(path: str) -> list[Any] | None:
-    """Return the objects of a JSON array or the rows of Parquet; None for JSON lines."""
-    if kind_of(path) not in (".json", PARQUET):
-        values = parsed(content_of(path)) if first_line(path)[:1] == b"[" else None
-        return values if _are_objects(values) else None
-    if (
-        kind_of(path) == ".json"
-        and _is_object(first_line(path))
-        and len(list(itertools.islice(filled_lines(path), 2))) > 1
-    ):
-        return None
-    if not isinstance(values := value_of(path), list):
-        raise UserError(f"{path} is not an array of objects: it is {str(values)[:_SHOWN]!r}; write [{{...}}, ...]")
-    return values
+    return read_each(_located_objects(path) or (), record_of, on_bad)
 
 
 # Tables with a delimiter.
-
-
-class _Table(NamedTuple):
-    """All rows of a .csv or .tsv file with their line numbers.
-
-    Attributes:
-      quoted: whether quotes were parsed.
-      is_usual: whether the delimiter is the one of the suffix, or the first line declares it.
-    """
-
-    rows: list[tuple[int, list[str]]]
-    delimiter: str
-    quoted: bool
-    is_usual: bool
 
 
 def _rows(path: str, columns: Sequence[str], quoted: bool, on_bad: OnBad) -> Iterator[Record]:
@@ -312,12 +285,16 @@ def _note(line: str) -> None:
     say(line, file=sys.stderr)
 
 
-def _open_table(path: str, columns: Sequence[str], quoted: bool) -> _Table:
+def _open_table(path: str, columns: Sequence[str], quoted: bool) -> tuple[list[tuple[int, list[str]]], str, bool, bool]:
     """Read a .csv or .tsv file.
 
     Args:
       columns: required columns; empty if none is known.
       quoted: see `read`.
+
+    Returns:
+      All rows with their line numbers; the delimiter; whether quotes were parsed; and whether the delimiter is the one
+      of the suffix, or the first line declares it.
     """
     own = DELIMITERS.get(kind_of(path), ",")
     sampled = [decoded(line, where) for where, line in itertools.islice(filled_lines(path), _SAMPLED)]
@@ -328,7 +305,7 @@ def _open_table(path: str, columns: Sequence[str], quoted: bool) -> _Table:
     quotes_names = quotes_names and set(columns) <= set(_fields(sampled[:1], delimiter)[0])
     quoted = quoted or delimiter != "\t" or quotes_names or kind_of(path) == ".csv"
     rows = list(_parsed_rows(path, delimiter, quoted))
-    return _Table(rows[1:] if is_declared else rows, delimiter, quoted, bool(is_declared) or delimiter == own)
+    return rows[1:] if is_declared else rows, delimiter, quoted, bool(is_declared) or delimiter == own
 
 
 def _delimiter(lines: Sequence[str], columns: Sequence[str], own: str) -> str:

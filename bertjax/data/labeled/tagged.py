@@ -110,7 +110,7 @@ class Tagged(LabeledFormat):
             return tagged_files.read_objects(path, self.tag_field, on_bad)
         if file.sentences:
             self._check_columns(file)
-        return list(read_each(file.sentences, lambda sentence: self._record(sentence, file), on_bad))
+        return list(read_each(file.sentences, lambda sentence: self._record(sentence, file, has_tags=True), on_bad))
 
     def _kind_of(self, path: str) -> tuple[str, ColumnFile]:
         """Recognize a file by its content."""
@@ -139,17 +139,15 @@ class Tagged(LabeledFormat):
                 looks = f"the tag {columns[-1]!r}, as no other line has, and looks like the names of columns"
                 raise UserError(f"{file.path}:{number} has {looks}; remove the line")
 
-    def _record(self, sentence: list[Row], file: ColumnFile) -> Record:
-        record = self._words_of(sentence, file)
-        record["tags"] = [labels.class_of(columns[self.tag]) for _, columns in sentence]
-        for (number, _), word, tag in zip(sentence, record["words"], record["tags"]):
-            if not word or not tag:  # KLUE-NER tags spaces, so white space is a valid word
-                raise UserError(f"{file.path}:{number} has no {'tag' if word else 'word'}; fill it in")
-        return record
-
-    def _words_of(self, sentence: list[Row], file: ColumnFile) -> Record:
+    def _record(self, sentence: list[Row], file: ColumnFile, has_tags: bool) -> Record:
         file.check_width(sentence)
-        return {"words": [columns[self.word] for _, columns in sentence], WHERE: f"{file.path}:{sentence[0][0]}"}
+        record: Record = {"words": [columns[self.word] for _, columns in sentence]}
+        if has_tags:
+            record["tags"] = [labels.class_of(columns[self.tag]) for _, columns in sentence]
+            for (number, _), word, tag in zip(sentence, record["words"], record["tags"]):
+                if not word or not tag:  # KLUE-NER tags spaces, so white space is a valid word
+                    raise UserError(f"{file.path}:{number} has no {'tag' if word else 'word'}; fill it in")
+        return record | {WHERE: f"{file.path}:{sentence[0][0]}"}
 
     def read_unlabeled(self, path: str, classes: Collection[str]) -> list[Record] | None:
         """Read sentences that are already split into words, one per line or in lists; None for a file of texts.
@@ -167,7 +165,7 @@ class Tagged(LabeledFormat):
             return None
         file.check_words(self.word)
         say(f"{path} is read as {len(file.sentences):,} sentences with a word in each line", file=sys.stderr)
-        return [self._words_of(sentence, file) for sentence in file.sentences]
+        return [self._record(sentence, file, has_tags=False) for sentence in file.sentences]
 
     def _is_table_of_texts(self, path: str) -> bool:
         kind = tables.kind_of(path)
@@ -310,13 +308,13 @@ class Tagged(LabeledFormat):
 
     def _numbers(self, record: Record, classes: tuple[str, ...]) -> np.ndarray:
         """Return class indices per word, `UNTAGGED` without tags; int32."""
-        known = {name: number for number, name in enumerate(classes)}
+        places = {name: place for place, name in enumerate(classes)}
         words, tags = record["words"], record.get("tags", ())
-        for index, tag in enumerate(tags):
-            if tag not in known:
-                what = f"tag {tag!r} at word {index + 1} ({record['words'][index]!r})"
-                raise self.unknown(record, what, classes)
-        return np.array([known[tag] for tag in tags] or [UNTAGGED] * len(words), np.int32)
+        numbers = [
+            self.index_of(tag, places, record, f"tag {tag!r} at word {number} ({word!r})")
+            for number, (word, tag) in enumerate(zip(words, tags), start=1)
+        ]
+        return np.array(numbers or [UNTAGGED] * len(words), np.int32)
 
 
 def predicted(

@@ -164,9 +164,7 @@ class LabeledText(LabeledFormat):
             return 0
         label, where = record[self.label], record.get(WHERE, "this record")
         if places:
-            if (name := labels.class_of(label)) not in places:
-                raise self.unknown(record, f"label {label!r}", list(places))
-            return places[name]
+            return self.index_of(labels.class_of(label), places, record, f"label {label!r}")
         number = labels.number_of(label)
         if math.isnan(number):
             raise UserError(f"{where} has the label {label!r}, which is not a number; correct it or leave the row out")

@@ -19,7 +19,6 @@ from tests import labeled_files
 from tests.labeled_files import file_of
 
 WORDS = "Lieferung kam leider zu spät und war beschädigt aber der Service antwortete sofort freundlich".split()
-KOREAN = "배송이 너무 늦게 도착해서 실망했지만 상담원은 아주 친절하게 답변해 주었습니다".split()
 
 
 def messages(count: int = 60, words: list[str] | str = WORDS, glue: str = " ") -> list[tuple[str, str]]:

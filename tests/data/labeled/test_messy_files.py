@@ -105,7 +105,7 @@ def test_what_stands_for_no_label(feeds, capsys):
     assert feeds(".jsonl", labeled("a", "-", "b"), **keep).config.task.objective.classes == ("-", "a", "b")
     assert feeds(".jsonl", labeled(0, 1, -1), **keep).config.task.objective.classes == ("-1", "0", "1")
     assert capsys.readouterr().err == ""
-    with pytest.raises(UserError, match=":2 has the label '' in 'label'; write a text or a number"):
+    with pytest.raises(UserError, match=":2 has the label '' in 'label', which is blank"):
         feeds(".jsonl", labeled("a", ""), **keep)
     opened = feeds(".jsonl", labeled(0, 1, 2, -1), objective="regression")
     assert opened.store.examples("train", 64, ()).ragged.labels["label"].tolist() == [0.0, 1.0, 2.0, -1.0]
