@@ -355,7 +355,7 @@ def encoded(
     second_ids = None if second is None else [ids_of[text] for text in second]
     whole = whole_lengths(ids, second_ids, tokenizer.pair_separators)
     ids, second_ids, notes = truncate(ids, second_ids, longest, tokenizer.pair_separators)
-    group = len(first) // len(records)
+    group = len(first) // len(records) if records else 1
     return LabeledExamples(
         ragged=add_special_tokens(ids, second_ids, Vocabulary.of(tokenizer), labels),
         records=records,

@@ -130,9 +130,9 @@ class Tagged(LabeledFormat):
         file.check_column("tag", self.tag)
         width, [(number, columns), *_] = file.width, file.sentences[0]
         if self.word % width == self.tag % width:
-            same = f"examples.word={self.word} and examples.tag={self.tag} are the same one"
+            same = f"{width} columns, so examples.word={self.word} and examples.tag={self.tag} are the same one"
             remedy = "separate columns by tabs or spaces, or set examples.tag"
-            raise UserError(f"{file.path}:{number} has {width} columns, so {same}; {remedy}")
+            raise UserError(f"{file.path}:{number} has {same}; {remedy}")
         if len(columns) == width and columns[self.word].casefold() in _HEADERS:
             tags = {row[-1] for sentence in file.sentences for line, row in sentence if line != number}
             if tags and columns[-1] not in tags:

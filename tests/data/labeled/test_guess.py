@@ -71,6 +71,7 @@ def test_files_without_a_header_or_a_name_of_a_column(tmp_path):
         ),
         ("question;answer;kind", "{text};{text} x;{label}", "'question' and 'answer' may each be the text: set exam"),
         ("id;kind", "{number};{label}", "none looks like the text: set examples.text=COLUMN"),
+        ("text", "{label} of this", "none looks like the text: set examples.text=COLUMN"),
         ("message;id", "{text};{number}", "none looks like the label: set examples.label=COLUMN"),
     ],
 )
