@@ -1,9 +1,18 @@
 """Synthetic labeled files: the label is determined by a word, so that a very small model can learn it."""
 
+import gzip
 import itertools
 import json
 import random
 from pathlib import Path
+
+
+def file_of(folder: Path, name: str, content: str | bytes) -> str:
+    """Write a file, compressed if its name ends in .gz, and return its path."""
+    content = content.encode() if isinstance(content, str) else content
+    (folder / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return str(folder / name)
+
 
 WORDS = ["abc", "cab", "bad", "fed", "gig", "hid", "jig", "ebb", "add", "beg"]
 

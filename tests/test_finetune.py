@@ -126,7 +126,7 @@ def test_the_encoder_is_that_of_the_source_before_the_first_step(finetune, undis
             "model.preset=init_from needs a model to copy the architecture from; add --config.init_from=EXPORT",
         ),
         (["--config.init_from=nowhere"], "'nowhere' does not exist; name an export folder (bertjax convert makes"),
-        (["--config.tasks.good.examples.label=stars"], "has no field 'stars', it has 'sentence'"),
+        (["--config.tasks.good.examples.label=stars"], "has no column 'stars'; it has 'sentence'"),
         (["--config.tasks.good.examples.heldout=no.tsv"], "error: examples.heldout: no.tsv cannot be read"),
         (["--config.tasks.good.examples.heldout="], "examples.train or examples.heldout is empty"),
         (

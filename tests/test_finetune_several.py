@@ -123,7 +123,7 @@ def test_evaluate_scores_all_tasks_or_one(finished):
         (["--config.tasks.mlm.objective.kind=mlm"], "a mixture is trained on one corpus or on labeled files"),
         (["--config.tasks.third.weight=0"], "weight=0.0 must be above 0"),
         (["--config.tasks.third.examples.train=nowhere.jsonl"], "nowhere.jsonl cannot be read"),
-        (["--config.tasks.third.examples.label=none"], "has no field 'none'"),
+        (["--config.tasks.third.examples.label=none"], "has no column 'none'"),
         (["--config.stages.0.tasks=['good']"], "tasks.third is in no stage"),
     ],
 )

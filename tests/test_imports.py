@@ -161,7 +161,7 @@ def test_libraries_of_one_file():
         "tensorflow_datasets": "data/sources/tfds.py",
         "datasets": "data/sources/hub.py",
         "apache_beam": "data/preparation/beam.py",
-        "conllu": "data/labeled/conllu.py",
+        "conllu": "data/labeled/tagged_files.py",
     }
     assert {library: users_of(library) for library in only} == {library: {file} for library, file in only.items()}
 

@@ -363,7 +363,7 @@ RELIABILITY = [
     # Labeled files.
     Mutant("data/labeled/tables.py", "elif len(row) == len(header):", "elif len(row) >= len(header):", "data/labeled"),
     Mutant("data/labeled/tables.py", "if header.count(column) > 1:", "if header.count(column) > 2:", "data/labeled"),
-    Mutant("data/labeled/texts.py", "or not record[column].strip():", "or not record[column]:", "data/labeled"),
+    Mutant("data/labeled/base.py", "or not record[column].strip():", "or not record[column]:", "data/labeled"),
 ]
 
 MUTANTS = CORE + RELIABILITY

@@ -45,7 +45,7 @@ def format_of(path: str) -> LabeledFormat:
     Tables have columns `sentence` and `label`, the fields of `LabeledText`. Other files have a word and its tag in each
     line, are CoNLL-U, or have lists of words and tags in JSON lines.
     """
-    is_tagged = path.endswith(_TABLES[2:]) and tagged_files.read_words(path) is not None
+    is_tagged = path.endswith(_TABLES[2:]) and tagged_files.read_object_words(path) is not None
     return LabeledText(heldout=path) if path.endswith(_TABLES) and not is_tagged else Tagged(heldout=path)
 
 

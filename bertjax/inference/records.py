@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.data.labeled import tables
-from bertjax.data.labeled.base import WHERE, Classes, LabeledFormat, Record, of_command
+from bertjax.data.labeled.base import WHERE, Classes, LabeledFormat, Record, in_command
 from bertjax.data.labeled.labels import with_names_of
 from bertjax.data.sources.base import check_surrogates, text_of
 from bertjax.data.sources.lines import BYTE_ORDER_MARK, numbered_lines
@@ -100,7 +100,7 @@ def read_inputs(examples: LabeledFormat, path: str, classes: Sequence[str] = ())
     Raises:
       UserError: the file cannot be read, or has a bad record.
     """
-    with of_command(examples.columns_of(command_line.INPUT_COLUMNS)):
+    with in_command():
         records = examples.read_unlabeled(os.path.expanduser(path), classes)
         return read_file(path, examples.inputs, getattr(examples, "quoted", False)) if records is None else records
 
@@ -116,7 +116,7 @@ def read_labeled(examples: LabeledFormat, path: str, classes: Classes) -> list[R
     Raises:
       UserError: the file cannot be read, or has a label that the model does not know.
     """
-    with of_command(examples.columns_of(command_line.COLUMNS)):
+    with in_command():
         records = examples.read(path)
         if not classes:
             return records

@@ -81,7 +81,7 @@ def test_a_closed_pipe_ends_the_command_without_an_error(folder):
         ("a.txt", "a [mask]\n", "a.txt:1 has no [MASK]; write [MASK], in capital letters"),
         ("a.txt", "PK\x03\x04\x14\xff\n", "a.txt looks like a .zip archive and not like text in UTF-8; extract it"),
         ("a.txt", "", "a.txt has no lines, so there is nothing to predict"),
-        ("a.jsonl", '{"text": "a [MASK]"}\n{"body": "x"}\n', "a.jsonl:2 has no field 'text', it has 'body';"),
+        ("a.jsonl", '{"text": "a [MASK]"}\n{"body": "x"}\n', "a.jsonl:2 has no column 'text'; it has 'body';"),
         ("a.jsonl", '{"text": 3}\n', "a.jsonl:1: 'text' is '3', not a string"),
         ("a.jsonl", '{"text": \n', "a.jsonl:1 is not JSON"),
         ("a.jsonl", "[1]\n", "a.jsonl:1 is not a JSON object"),
@@ -155,7 +155,7 @@ def test_bad_minimal_pairs_are_refused(folder, bare, tmp_path, capsys):
     _refused(capsys, "cannot be read", folder, flag, main=evaluate.main)
     for content, complaint in (
         ("", "has no rows"),
-        ('{"sentence_good": "a"}\n', "pairs.jsonl:1 has no field 'sentence_bad'"),
+        ('{"sentence_good": "a"}\n', "pairs.jsonl:1 has no column 'sentence_bad'"),
         ('{"sentence_good": "", "sentence_bad": "a"}\n', "pairs.jsonl:1: 'sentence_good' is blank"),
     ):
         path.write_text(content)

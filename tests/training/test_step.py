@@ -11,7 +11,7 @@ import pytest
 
 from bertjax.config.config import Task, from_dict
 from bertjax.data.labeled.choices import Choices
-from bertjax.data.labeled.siamese import SiamesePairs
+from bertjax.data.labeled.texts import SiamesePairs
 from bertjax.models.bert import BertLayer
 from bertjax.models.encoder import Encoder
 from bertjax.models.visibility import LayerInputs, Visibility

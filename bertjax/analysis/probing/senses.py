@@ -13,7 +13,7 @@ import numpy as np
 
 from bertjax.data.examples import Ragged, Vocabulary, add_special_tokens
 from bertjax.data.labeled import tables
-from bertjax.data.labeled.base import WHERE, Record
+from bertjax.data.labeled.base import WHERE, Record, check_texts
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime.errors import UserError, cut_text
 
@@ -28,9 +28,7 @@ def read(path: str) -> list[Record]:
     """
     records = tables.read(path, COLUMNS)
     for record in records:
-        for column in COLUMNS:
-            if not isinstance(record[column], str) or not record[column].strip():
-                raise UserError(f"{record[WHERE]} has no {column}; fill it in or leave the row out")
+        check_texts(record, COLUMNS)
         _place(record)
     senses: dict[str, set[str]] = {}
     for record in records:

@@ -3,13 +3,13 @@
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bertjax.analysis.probing.structural_probe import Sentence, tree_distances
 from bertjax.data.examples import Ragged, Vocabulary
-from bertjax.data.labeled import conllu, json_objects, labels
+from bertjax.data.labeled import labels, tables, tagged_files
 from bertjax.data.labeled.base import LabeledFormat, Record
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.tokenizer import Tokenizer
@@ -150,15 +150,36 @@ def sentences_of(records: Sequence[Record]) -> list[Sentence]:
 
 def is_conllu(path: str) -> bool:
     """Return whether a file is CoNLL-U, judged by name."""
-    return json_objects.kind_of(path) == conllu.SUFFIX
+    return tables.kind_of(path) == tagged_files.CONLLU
 
 
 def _with_heads(records: list[Record], path: str) -> list[Record]:
     """Add the trees of their file to CoNLL-U sentences."""
-    trees = conllu.read_trees(path)
-    return [
-        record | {"heads": tree["heads"], "upos": tree["tags"]} for record, tree in zip(records, trees, strict=True)
-    ]
+    trees = tagged_files.read_conllu(path, _tree)
+    return [record | tree for record, tree in zip(records, trees, strict=True)]
+
+
+def _tree(words: list[dict[str, Any]], where: str) -> Record:
+    """Return {`heads`, `upos`}. A head is a word number, counted from 1, or 0 for the only root.
+
+    Raises:
+      UserError: the heads do not form a tree.
+    """
+    heads = [int(values["head"]) if values["head"].isdecimal() else -1 for values in words]
+    if not _is_tree(heads):
+        raise UserError(f"{where} starts a sentence whose heads are no tree with one root; correct the column head")
+    return {"heads": heads, "upos": [values["upos"] for values in words]}
+
+
+def _is_tree(heads: list[int]) -> bool:
+    """Return whether every word reaches the only root."""
+    if heads.count(0) != 1 or not all(0 <= head <= len(heads) for head in heads):
+        return False
+    # Walk down from the root, level by level; words in a cycle are never reached.
+    reached = {0}
+    while below := {word for word, head in enumerate(heads, 1) if head in reached} - reached:
+        reached |= below
+    return len(reached) == len(heads) + 1
 
 
 def _drawn(records: list[Record], examples: int, seed: int) -> list[Record]:

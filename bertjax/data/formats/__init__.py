@@ -223,8 +223,8 @@ LABELED_KINDS = {
     "label_sets": "bertjax.data.labeled.label_sets:LabelSets",
     "tagged": "bertjax.data.labeled.tagged:Tagged",
     "questions": "bertjax.data.labeled.questions:Questions",
-    "siamese_pairs": "bertjax.data.labeled.siamese:SiamesePairs",
-    "repeated_text": "bertjax.data.labeled.siamese:RepeatedText",
+    "siamese_pairs": "bertjax.data.labeled.texts:SiamesePairs",
+    "repeated_text": "bertjax.data.labeled.texts:RepeatedText",
     "choices": "bertjax.data.labeled.choices:Choices",
     "race": "bertjax.data.labeled.choices:Race",
 }

@@ -7,15 +7,16 @@ import functools
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from tqdm import tqdm
 
 from bertjax.data.config import ON_BAD
-from bertjax.data.examples import Ragged
+from bertjax.data.examples import Ragged, Vocabulary, add_special_tokens
 from bertjax.data.formats import ExampleFormat
+from bertjax.data.framing import truncate, whole_lengths
 from bertjax.data.sources.base import BadRecords, OnBad, read_each
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime.errors import UserError, printable, shorten
@@ -109,14 +110,14 @@ class LabeledFormat(ExampleFormat):
 
     def __post_init__(self):
         super().__post_init__()
-        if isinstance(self.heldout, float) and not self.is_divisible:
-            kind = f"examples.kind={self.kind}"
-            raise UserError(f"examples.heldout={self.heldout} is a share, which {kind} does not hold out; name a file")
-        if isinstance(self.heldout, float) and not 0.0 < self.heldout < 1.0:
+        is_share = isinstance(self.heldout, float)
+        if (is_share or self.folds) and not self.is_divisible:
+            what = f"examples.heldout={self.heldout}" if is_share else f"examples.folds={self.folds}"
+            remedy = "name a file in examples.heldout, and set examples.folds=0"
+            raise UserError(f"{what} divides the training file, which examples.kind={self.kind} does not do; {remedy}")
+        if is_share and not 0.0 < self.heldout < 1.0:
             remedy = "name the training file itself to hold out nothing"
             raise UserError(f"examples.heldout={self.heldout} must be a file, or a share between 0 and 1; {remedy}")
-        if self.folds and not self.is_divisible:
-            raise UserError(f"examples.folds={self.folds} does not divide examples.kind={self.kind}; set it to 0")
         if self.folds < 0 or self.folds == 1:
             raise UserError(f"examples.folds={self.folds} must be 2 or more, such as 5, or 0 for one run")
         for name in self.further_heldout:
@@ -124,11 +125,24 @@ class LabeledFormat(ExampleFormat):
                 remedy = f"use letters, digits, - and _, and not {' or '.join(SPLITS)}"
                 raise UserError(f"examples.further_heldout has the name {name!r}; {remedy}")
 
-    def unknown(self, record: Record, what: str, classes: Sequence[str]) -> UserError:
-        """Return the error for a record with a label (`what`) that is not among the classes."""
-        limit = f" in the {self.limit} records that examples.limit takes" if self.limit else ""
-        known = f"the training file lacks{limit} ({shorten(classes, 8)})"
-        return UserError(f"{record.get(WHERE, 'this record')} has the {what}, which {known}; correct it or that file")
+    def index_of(self, name: str, places: Mapping[str, int], record: Record, what: str) -> int:
+        """Return the index of a class.
+
+        Args:
+          name: the class.
+          places: {class: index}.
+          record: the record that has it.
+          what: the label as the file has it, for the error message.
+
+        Raises:
+          UserError: it is not among the classes.
+        """
+        if name not in places:
+            limit = f" in the {self.limit} records that examples.limit takes" if self.limit else ""
+            known = f"the training file lacks{limit} ({shorten(list(places), 8)})"
+            where = record.get(WHERE, "this record")
+            raise UserError(f"{where} has the {what}, which {known}; correct it or that file")
+        return places[name]
 
     def texts_of(self, record: Record) -> list[str]:
         """Return a record's texts; empty if they are not in the columns `inputs`."""
@@ -149,10 +163,6 @@ class LabeledFormat(ExampleFormat):
                 flag = name.replace("_", "-")
                 raise UserError(f"--{flag}={column} has no effect on a model of examples.kind={self.kind}; remove it")
         return dataclasses.replace(self, **columns)
-
-    def columns_of(self, flags: Collection[str]) -> dict[str, str]:
-        """Return {setting: column} for those of these settings that the format has and that name a column."""
-        return {name: value for name in flags if isinstance(value := getattr(self, name, None), str) and value}
 
     def read_unlabeled(self, path: str, classes: Collection[str]) -> list[Record] | None:
         """Read records to predict from a file in the training file's format; None if it is a table or plain text.
@@ -265,18 +275,20 @@ class LabeledFormat(ExampleFormat):
         raise TypeError(f"{type(self).__name__} has no encode()")
 
 
-def checked(records: Sequence[Record], check: Callable[[Record], None], path: str, on_bad: OnBad) -> list[Record]:
-    """Return the records that pass `check`; errors go to `on_bad`.
+def usable(records: Iterable[Record], check: Callable[[Record], Record], path: str, on_bad: OnBad) -> list[Record]:
+    """Return what `check` returns for each record; its errors go to `on_bad`.
 
     Raises:
       UserError: no record is left.
     """
+    return not_empty(read_each(records, check, on_bad), path, "record that can be used")
 
-    def pass_on(record: Record) -> Record:
-        check(record)
-        return record
 
-    return not_empty(read_each(records, pass_on, on_bad), path, "record that can be used")
+def check_texts(record: Record, columns: Iterable[str]) -> None:
+    """Raise UserError unless these columns of a record hold texts that are not blank."""
+    for column in columns:
+        if not isinstance(record[column], str) or not record[column].strip():
+            raise UserError(f"{record.get(WHERE, 'this record')} has no text in {column!r}; fill it in or leave it out")
 
 
 def not_empty(records: Iterable[Record], path: str, what: str) -> list[Record]:
@@ -305,32 +317,57 @@ def by_record(examples: Ragged, records: list[Record]) -> list[tuple[Record, lis
     return list(groups.values())
 
 
-# Remedies in messages: a setting in a run, a flag in a command that reads a file of its own. Readers of tables know
-# neither. A command wraps its reading in `of_command`, so that messages name no setting that it does not have.
-# {setting of the examples that has a flag: its column}; None in a run.
-_COLUMNS: contextvars.ContextVar[Mapping[str, str] | None] = contextvars.ContextVar("columns", default=None)
+# Remedies in messages: a setting in a run, a flag in a command that reads a file of its own. Readers of files know
+# neither. A command wraps its reading in `in_command`, so that messages name no setting that it does not have.
+_IS_COMMAND: contextvars.ContextVar[bool] = contextvars.ContextVar("command", default=False)
 
 
 @contextlib.contextmanager
-def of_command(columns: Mapping[str, str]) -> Iterator[None]:
-    """Within this context, messages name flags instead of settings.
-
-    Args:
-      columns: {setting of the examples that the command has a flag for, such as `text`: the column it has}.
-    """
-    token = _COLUMNS.set(columns)
+def in_command() -> Iterator[None]:
+    """Within this context, messages name flags instead of settings."""
+    token = _IS_COMMAND.set(True)
     try:
         yield
     finally:
-        _COLUMNS.reset(token)
+        _IS_COMMAND.reset(token)
 
 
-def setting_remedy(remedy: str) -> str:
-    """Return a remedy that sets something in the configuration; empty in a command, which refuses it."""
-    return remedy if _COLUMNS.get() is None else ""
+def setting_remedy(remedy: str, in_command: str = "") -> str:
+    """Return a remedy that sets something in the configuration, or the one that a command has in its place."""
+    return in_command if _IS_COMMAND.get() else remedy
 
 
-def flag_remedy(column: str) -> str:
-    """Return the flag that names another column than this one; empty in a run, and if the command has none."""
-    roles = [role for role, own in (_COLUMNS.get() or {}).items() if own == column]
-    return f"name the column with --{roles[0].replace('_', '-')}=COLUMN" if roles else ""
+def encoded(
+    first: list[str],
+    second: list[str] | None,
+    labels: dict[str, np.ndarray],
+    records: list[Record],
+    tokenizer: Tokenizer,
+    longest: int,
+) -> LabeledExamples:
+    """Encode texts or pairs of texts, cut to at most `longest` tokens each.
+
+    Args:
+      first: texts of all records, as many for each; they share a row.
+      second: their second texts; None for single texts.
+      labels: {name: labels}, an array with one entry per text.
+      records: the records.
+      tokenizer: the model's tokenizer.
+      longest: maximum example length.
+    """
+    # Texts repeat, such as the context of several choices, and each is tokenized once.
+    distinct = list(dict.fromkeys([*first, *(second or ())]))
+    ids_of = dict(zip(distinct, tokenizer.encode(distinct)))
+    ids = [ids_of[text] for text in first]
+    second_ids = None if second is None else [ids_of[text] for text in second]
+    whole = whole_lengths(ids, second_ids, tokenizer.pair_separators)
+    ids, second_ids, notes = truncate(ids, second_ids, longest, tokenizer.pair_separators)
+    group = len(first) // len(records) if records else 1
+    return LabeledExamples(
+        ragged=add_special_tokens(ids, second_ids, Vocabulary.of(tokenizer), labels),
+        records=records,
+        record_of=np.repeat(np.arange(len(records)), group),
+        group=group,
+        notes=notes,
+        whole_lengths=whole,
+    )

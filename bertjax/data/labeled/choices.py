@@ -9,11 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 from etils import epath
 
-from bertjax.data.examples import Vocabulary, add_special_tokens
-from bertjax.data.framing import special_tokens, truncate, whole_lengths
-from bertjax.data.labeled import json_objects, labels, tables
-from bertjax.data.labeled.base import WHERE, Classes, LabeledExamples, LabeledFormat, Record, checked, not_empty
-from bertjax.data.sources.base import OnBad, check_surrogates, json_of, read_each
+from bertjax.data.framing import special_tokens
+from bertjax.data.labeled import base, labels, tables
+from bertjax.data.labeled.base import WHERE, Classes, LabeledExamples, LabeledFormat, Record
+from bertjax.data.sources.base import OnBad, check_surrogates, read_each
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import OF_INPUT, setting
@@ -68,21 +67,10 @@ class ChoiceFormat(LabeledFormat):
             raise UserError(f"a row of {seq_len} tokens leaves {longest} for each of {count} choices; {remedy}")
         for record in records:
             self.check(record, count)
-        # The context is tokenized once and repeated for every choice.
-        contexts = tokenizer.encode([record[self.context] for record in records])
-        first = [ids for ids in contexts for _ in range(count)]
-        second = tokenizer.encode([text for record in records for text in self.second_segments(record)])
-        whole = whole_lengths(first, second, tokenizer.pair_separators)
-        first, second, notes = truncate(first, second, longest, tokenizer.pair_separators)
+        first = [record[self.context] for record in records for _ in range(count)]
+        second = [text for record in records for text in self.second_segments(record)]
         numbers = np.array([int(labels.class_of(record.get(self.label, 0))) for record in records], np.int32)
-        return LabeledExamples(
-            ragged=add_special_tokens(first, second, Vocabulary.of(tokenizer), {"choice": np.repeat(numbers, count)}),
-            records=records,
-            record_of=np.repeat(np.arange(len(records)), count),
-            group=count,
-            notes=notes,
-            whole_lengths=whole,
-        )
+        return base.encoded(first, second, {"choice": np.repeat(numbers, count)}, records, tokenizer, longest)
 
     def second_segments(self, record: Record) -> list[str]:
         """Return the second segment (question and choice) for each choice."""
@@ -94,14 +82,16 @@ class ChoiceFormat(LabeledFormat):
         values = [record[column] for column in self.choices]
         return values[0] if len(values) == 1 and isinstance(values[0], list) else values
 
-    def check(self, record: Record, count: int) -> None:
-        """Raise UserError unless the record has `count` choices and its label is the index of one."""
+    def check(self, record: Record, count: int) -> Record:
+        """Return the record; raise UserError unless it has `count` choices and its label is the index of one."""
         where, choices = record.get(WHERE, "this record"), self.choices_of(record)
-        if len(choices) != count:
-            raise UserError(f"{where} has {len(choices)} choices, others have {count}; give all the same number")
+        if len(choices) != count or count < 2:
+            remedy = "give all the same number, at least 2, in columns of their own or in a list"
+            raise UserError(f"{where} has {len(choices)} choices, and most records have {count}; {remedy}")
         label = record.get(self.label, 0)
         if labels.class_of(label) not in map(str, range(count)):
             raise UserError(f"{where} has the label {label!r}; write the number of the right choice, 0 to {count - 1}")
+        return record
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,20 +117,16 @@ class Choices(ChoiceFormat):
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:
         records = tables.read(path, [*self.shared, *self.choices, self.label], self.quoted, on_bad)
         [(count, _)] = Counter(len(self.choices_of(record)) for record in records).most_common(1)
-        return checked(records, functools.partial(self.check, count=count), path, on_bad)
+        return base.usable(records, functools.partial(self.check, count=count), path, on_bad)
 
-    def check(self, record: Record, count: int) -> None:
+    def check(self, record: Record, count: int) -> Record:
         """Check the base class's conditions, and that no text is missing."""
-        where, choices = record.get(WHERE, "this record"), self.choices_of(record)
-        if len(choices) < 2:
-            remedy = "set examples.choices to two or more columns, or to the field of a .jsonl with a list"
-            raise UserError(f"{where} has {len(choices)} choice; {remedy}")
-        shared = [record[column] for column in self.shared]
-        choice_columns = self.choices if len(self.choices) > 1 else self.choices * len(choices)
-        for name, text in zip((*self.shared, *choice_columns), [*shared, *choices], strict=True):
-            if not isinstance(text, str) or not text.strip():
-                raise UserError(f"{where} has no text in {name!r}; fill it in or leave the row out")
         super().check(record, count)
+        [column, *others] = self.choices
+        base.check_texts(record, (*self.shared, *others))
+        for text in [record[column]] if others else self.choices_of(record):
+            base.check_texts(record | {column: text}, (column,))
+        return record
 
 
 LETTERS = ("A", "B", "C", "D")
@@ -168,7 +154,7 @@ class Race(ChoiceFormat):
         folder = place_of(path)
         files = sorted([*folder.glob("*.txt"), *folder.glob("*/*.txt")])
         records = (record for file in files if not file.name.startswith(".") for record in _questions(file, on_bad))
-        return not_empty(records, path, "questions in .txt files, as RACE/train and RACE/dev/high have")
+        return base.not_empty(records, path, "questions in .txt files, as RACE/train and RACE/dev/high have")
 
     def second_segments(self, record: Record) -> list[str]:
         question, choices = record[self.question], self.choices_of(record)
@@ -180,37 +166,25 @@ class Race(ChoiceFormat):
 
 def _questions(file: epath.Path, on_bad: OnBad) -> Iterator[Record]:
     """Yield a file's questions; each file is a JSON object with one article."""
+    path, form = str(file), "write a JSON object with an article, and with questions, options and answers of one length"
     try:
-        article, *lists = _exam(file)
+        whole = tables.value_of(path)
+        article = tables.member(whole, "article", str, path, form)
+        lists = [tables.member(whole, name, list, path, form) for name in ("questions", "options", "answers")]
+        if len(set(map(len, lists))) > 1:
+            raise UserError(f"{path} has {', '.join(map(str, map(len, lists)))} of them; {form}")
     except UserError as error:
         on_bad(error)
         return
     # Question n, its options and its answer have the same place in the three lists.
-    yield from read_each(enumerate(zip(*lists)), lambda item: _question(article, item[0], *item[1], str(file)), on_bad)
+    items = ((f"{path}: questions[{number}]", *parts) for number, parts in enumerate(zip(*lists)))
+    yield from read_each(items, lambda item: {"article": article} | _question(*item), on_bad)
 
 
-def _question(article: str, number: int, question: Any, options: Any, answer: Any, file: str) -> Record:
-    if not isinstance(question, str):
-        raise UserError(f"{file}: questions[{number}] is {question!r}, not a text; correct it")
-    if not isinstance(options, list) or [type(option) for option in options] != [str] * len(LETTERS):
-        raise UserError(f"{file}: options[{number}] must be a list of {len(LETTERS)} texts; correct it")
-    if answer not in LETTERS:
-        raise UserError(f"{file}: answers[{number}] is {answer!r}; write one of {', '.join(LETTERS)}")
-    where, choices = f"{file}: questions[{number}]", dict(zip(LETTERS, options))
-    check_surrogates(" ".join([question, *options]), where)
-    return {"article": article, "question": question, **choices, "answer": LETTERS.index(answer), WHERE: where}
-
-
-def _exam(file: epath.Path) -> tuple[str, list, list, list]:
-    """Return a file's article, questions, options and answers."""
-    whole = json_of(json_objects.content_of(str(file)), str(file))
-    if not isinstance(whole, dict):
-        raise UserError(f"{file} is not a JSON object with an article and its questions; correct or remove the file")
-    article = whole.get("article")
-    if not isinstance(article, str) or not article.strip():
-        raise UserError(f"{file} has no text in 'article'; fill it in or remove the file")
-    check_surrogates(article, f"{file}: article")
-    lists = [whole.get(name) for name in ("questions", "options", "answers")]
-    if not all(isinstance(entries, list) for entries in lists) or len(set(map(len, lists))) > 1:
-        raise UserError(f"{file} must have lists 'questions', 'options' and 'answers' of one length; correct it")
-    return article, *lists
+def _question(where: str, question: Any, options: Any, answer: Any) -> Record:
+    texts = [question, *options] if isinstance(options, list) else []
+    if [type(text) for text in texts] != [str] * (1 + len(LETTERS)) or answer not in LETTERS:
+        parts = f"a text, {len(LETTERS)} options that are texts, and an answer of {', '.join(LETTERS)}"
+        raise UserError(f"{where} is {str((question, options, answer))[:80]}; give it {parts}")
+    check_surrogates(" ".join(texts), where)
+    return {"question": question, **dict(zip(LETTERS, options)), "answer": LETTERS.index(answer), WHERE: where}

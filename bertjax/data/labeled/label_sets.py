@@ -1,7 +1,6 @@
 """Sentences and sentence pairs with any number of labels each (multi-label classification)."""
 
 import dataclasses
-import functools
 import re
 import sys
 from collections import Counter
@@ -11,7 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from bertjax.data.labeled import labels, tables
-from bertjax.data.labeled.base import WHERE, Record, checked, setting_remedy
+from bertjax.data.labeled.base import WHERE, Record, check_texts, setting_remedy, usable
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.data.sources.base import OnBad
 from bertjax.runtime.errors import UserError, say
@@ -38,62 +37,39 @@ class LabelSets(LabeledText):
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:
         columns = (self.label_columns or (self.label,)) if self.label else ()
         records = tables.read(path, [*self.inputs, *columns], self.quoted, on_bad)
-        if self.label and not self.label_columns:
-            records = self._of_vectors(records, path, on_bad)
-            self._warn_of_separator(records, path)
-        records = checked(records, functools.partial(self._check, usual=""), path, on_bad)
-        return [record | {self.label: self._names(record)} for record in records] if self.label else records
+        values = [record[self.label] for record in records] if self.label and not self.label_columns else []
+        length = _vector_length(values)
 
-    def _warn_of_separator(self, records: list[Record], path: str) -> None:
-        """Warn if another mark between the names gives fewer of them: then the parts of most names recur."""
-        values = [record[self.label] for record in records]
+        def with_names(record: Record) -> Record:
+            check_texts(record, self.inputs)
+            return record | ({self.label: self._names(record, length)} if self.label else {})
+
+        records = usable(records, with_names, path, on_bad)
+        if length:
+            what = f"has vectors, whose places are the classes 0 to {length - 1}"
+            remedy = setting_remedy("; to name them, give each a column with 1 or 0 and set examples.label_columns")
+            say(f"{path}: {self.label!r} {what}{remedy}", file=sys.stderr)
+        elif mark := self._better_separator(values):
+            what = f"has fewer labels with {mark!r} between names than with {self.separator!r}"
+            remedy = setting_remedy(f"; if it is the mark, set examples.separator={mark!r}")
+            say(f"warning: {path}: {self.label!r} {what}{remedy}", file=sys.stderr)
+        return records
+
+    def _better_separator(self, values: list[Any]) -> str:
+        """Return a mark between the names that gives fewer of them: then the parts of most names recur."""
         texts = {value for value in values if isinstance(value, str)}
         lists = {name for value in values if isinstance(value, list) for name in value if isinstance(name, str)}
         own = lists | {part for text in texts for part in text.split(self.separator)}
-        if mark := labels.mark_between(texts | lists, len(set(map(labels.class_of, own)))):
-            remedy = setting_remedy(f"; if it is the mark, set examples.separator={mark!r}")
-            what = f"fewer labels with {mark!r} between names than with {self.separator!r}"
-            say(f"warning: {path}: {self.label!r} has {what}{remedy}", file=sys.stderr)
-
-    def _of_vectors(self, records: list[Record], path: str, on_bad: OnBad) -> list[Record]:
-        """Return records with the places of the ones, if the labels are vectors of 0 and 1 as transformers wants them.
-
-        In a list of names no name occurs twice, so a list of 0 and 1 that repeats one is a vector. If most labels are
-        vectors of one length, all are: another one is a bad record.
-        """
-        vectors = [_vector(record[self.label]) for record in records]
-        if all(vector == sorted(set(vector)) for vector in vectors):
-            return records
-        length, count = Counter(map(len, filter(None, vectors))).most_common(1)[0]
-        if 2 * count <= len(records):
-            return records
-
-        def check(record: Record) -> None:
-            if len(_vector(record[self.label])) != length:
-                raise UserError(
-                    f"{record[WHERE]} has {str(record[self.label])[:40]!r} in {self.label!r}, where others have "
-                    f"{length} numbers 0 or 1; write the same"
-                )
-
-        records = checked(records, check, path, on_bad)
-        vectors = [_vector(record[self.label]) for record in records]
-        last = length - 1
-        remedy = setting_remedy("; to name them, give each a column with 1 or 0 and set examples.label_columns")
-        say(f"{path}: {self.label!r} has vectors, whose places are the classes 0 to {last}{remedy}", file=sys.stderr)
-        places = ([str(place) for place, value in enumerate(vector) if value == "1"] for vector in vectors)
-        return [record | {self.label: names} for record, names in zip(records, places, strict=True)]
+        return labels.mark_between(texts | lists, len(set(map(labels.class_of, own))))
 
     def with_columns(self, columns: Mapping[str, str | int]) -> Self:
         changed = super().with_columns(columns)
         # A column with names takes the place of columns with 1 and 0.
         return dataclasses.replace(changed, label_columns=()) if "label" in columns else changed
 
-    def _is_label(self, values: list[Any]) -> bool:
+    def is_label_column(self, values: list[Any]) -> bool:
         parts = [value if isinstance(value, list) else re.split("[,;|]", str(value)) for value in values]
-        return super()._is_label([part for value in parts for part in value])
-
-    def check_label(self, record: Record, usual: str) -> None:
-        self._names(record)
+        return super().is_label_column([part for value in parts for part in value])
 
     def class_counts(self, records: list[Record]) -> Counter[str]:
         return Counter(name for record in records if self.label for name in record[self.label])
@@ -107,16 +83,24 @@ class LabelSets(LabeledText):
         numbers_MC, places = np.zeros((len(records), len(classes)), np.float32), dict(zip(classes, range(len(classes))))
         for number, record in enumerate(records):
             for name in record.get(self.label, ()):
-                if name not in places:
-                    raise self.unknown(record, f"label {name!r}", classes)
-                numbers_MC[number, places[name]] = 1.0
+                numbers_MC[number, self.index_of(name, places, record, f"label {name!r}")] = 1.0
         return numbers_MC
 
-    def _names(self, record: Record) -> list[str]:
-        """Return the classes that apply to a record, without duplicates."""
+    def _names(self, record: Record, length: int) -> list[str]:
+        """Return the classes that apply to a record, without duplicates.
+
+        Args:
+          record: the record.
+          length: number of places if the labels are vectors; 0 if they are names.
+        """
         if self.label_columns:
             return [column for column in self.label_columns if self._applies(record, column)]
         value: Any = record[self.label]
+        if length:
+            if len(vector := _vector(value)) != length:
+                others = f"where others have {length} numbers 0 or 1; write the same"
+                raise UserError(f"{record[WHERE]} has {str(value)[:40]!r} in {self.label!r}, {others}")
+            return [str(place) for place, number in enumerate(vector) if number == "1"]
         # pandas writes a list as text.
         is_list = isinstance(value, str) and re.fullmatch(r"\s*\[.*\]\s*", value, re.DOTALL)
         values = value.split(self.separator) if isinstance(value, str) else value
@@ -131,6 +115,19 @@ class LabelSets(LabeledText):
         if value not in ("0", "1", "false", "true"):
             raise UserError(f"{record[WHERE]} has {str(record[column])[:40]!r} in {column!r}; write 1 if it fits, or 0")
         return value in ("1", "true")
+
+
+def _vector_length(values: list[Any]) -> int:
+    """Return the length of vectors of 0 and 1, as transformers wants them; 0 if the labels are names.
+
+    In a list of names no name occurs twice, so a list of 0 and 1 that repeats one is a vector. If most labels are
+    vectors of one length, all are.
+    """
+    vectors = list(map(_vector, values))
+    if all(vector == sorted(set(vector)) for vector in vectors):
+        return 0
+    length, count = Counter(map(len, filter(None, vectors))).most_common(1)[0]
+    return length if 2 * count > len(values) else 0
 
 
 def _vector(value: Any) -> list[str]:

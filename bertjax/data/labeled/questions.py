@@ -2,106 +2,94 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
 
 from bertjax.data.examples import Ragged, Vocabulary, add_special_tokens
 from bertjax.data.framing import most_context, special_tokens, windows
-from bertjax.data.labeled import json_objects
+from bertjax.data.labeled import tables
 from bertjax.data.labeled.base import WHERE, Classes, LabeledExamples, LabeledFormat, Record, not_empty
+from bertjax.data.labeled.tables import member
 from bertjax.data.sources.base import OnBad, check_surrogates, object_of, read_each, stop
-from bertjax.data.sources.lines import numbered_lines
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import OF_INPUT, setting
+
+# A question as it is read: its location, the question, and the context of its paragraph; None if it has its own.
+_Entry = tuple[str, Any, str | None]
+_FORM = "give a file in the format of SQuAD 1.1 or 2.0"
+_ANSWERS = "{'text': [...], 'answer_start': [...]}"
 
 
 def _is_flat(entry: Any) -> bool:
     return isinstance(entry, dict) and {"question", "context"} <= entry.keys()
 
 
-def _flat(item: tuple[str, Any]) -> Record:
-    """Return the question of a flat entry, or of a line with one.
+def _entries(whole: Any, path: str, on_bad: OnBad, flat_place: str = "") -> Iterator[_Entry]:
+    """Yield the questions of a list of flat entries, or of articles with paragraphs.
 
     Args:
-      item: the location, and the entry or line.
+      whole: what the file holds.
+      path: the file.
+      on_bad: called with the error for each paragraph without a context.
+      flat_place: what precedes the number of a flat entry in its location.
     """
-    where, entry = item
-    if isinstance(entry, bytes):
-        entry = object_of(entry, where, "{'question': ...}")
-    context = _text(entry, "context", where)
-    answers = _nested_answers(entry.get("answers"), where)
-    impossible = not answers or entry.get("is_impossible") is True
-    return _question(entry | {"answers": answers, "is_impossible": impossible}, context, where)
-
-
-def _nested_answers(answers: Any, where: str) -> list[dict[str, Any]]:
-    """Convert answers from the layout of `datasets`, {`text`: [...], `answer_start`: [...]}, to the authors' list."""
-    if isinstance(answers, list):
-        return answers
-    columns = [answers.get(name) for name in ("text", "answer_start")] if isinstance(answers, dict) else []
-    if not columns or not all(isinstance(column, list) for column in columns) or len(columns[0]) != len(columns[1]):
-        shape = "{'text': [...], 'answer_start': [...]}"
-        raise UserError(f"{where} has the answers {str(answers)[:40]!r}; write {shape} with lists of one length")
-    return [{"text": text, "answer_start": start} for text, start in zip(*columns)]
-
-
-def _questions(whole: Any, where: str, on_bad: OnBad, make: Callable[[Any, str, str], Record]) -> Iterator[Record]:
-    for article, article_place in _members(whole, "data", where):
-        for paragraph, paragraph_place in _members(article, "paragraphs", article_place):
+    flat = whole.get("data") if isinstance(whole, dict) else whole
+    if isinstance(flat, list) and flat and _is_flat(flat[0]):
+        yield from ((f"{path}:{flat_place}[{number}]", entry, None) for number, entry in enumerate(flat))
+        return
+    for article, article_place in _members(whole, "data", f"{path}:"):
+        for paragraph, place in _members(article, "paragraphs", article_place):
             try:
-                context = _text(paragraph, "context", paragraph_place)
+                context = member(paragraph, "context", str, place, _FORM)
             except UserError as error:
                 on_bad(error)
-                continue
-            members = _members(paragraph, "qas", paragraph_place)
-            yield from read_each(members, lambda item, context=context: make(item[0], context, item[1]), on_bad)
+            else:
+                yield from ((where, question, context) for question, where in _members(paragraph, "qas", place))
 
 
-def _question(question: Any, context: str, where: str) -> Record:
-    impossible = _field(question, "is_impossible", bool, where, default=False)
-    answers = []
-    for answer, place in () if impossible else _members(question, "answers", where):
-        text, start = _text(answer, "text", place), _field(answer, "answer_start", int, place)
-        answers.append({"text": text, "answer_start": start})
-        # Offsets are often wrong in converted data: counted in bytes, or before a normalization of the text.
-        if start < 0 or context[start : start + len(text)] != text:
-            raise UserError(f"{where} has the answer {text!r}, which is not in the context at its answer_start; fix it")
-    if not answers and not impossible:
-        raise UserError(f"{where} has no answer; add one or set is_impossible")
-    return _unanswered(question, context, where) | {"answers": answers}
-
-
-def _unanswered(question: Any, context: str, where: str) -> Record:
+def _question(item: _Entry) -> Record:
     """Return a question without its answers."""
-    text, name = _text(question, "question", where), str(question.get("id", where))
+    where, entry, context = item
+    text = member(entry, "question", str, where, _FORM)
+    context = member(entry, "context", str, where, _FORM) if context is None else context
+    name = str(entry.get("id", where))
     check_surrogates(name, f"{where}: id")
     return {"id": name, "question": text, "context": context, WHERE: where}
+
+
+def _answered(item: _Entry) -> Record:
+    """Return a question with its answers."""
+    record, (where, entry, context) = _question(item), item
+    answers = entry.get("answers")
+    if isinstance(answers, dict):  # the layout of `datasets`
+        texts, starts = (member(answers, name, list, where, f"write {_ANSWERS}") for name in ("text", "answer_start"))
+        if len(texts) != len(starts):
+            raise UserError(f"{where} has {len(texts)} answers and {len(starts)} places; write {_ANSWERS}")
+        answers = [{"text": text, "answer_start": start} for text, start in zip(texts, starts)]
+    if context is None:
+        is_impossible = answers == [] or entry.get("is_impossible") is True
+    else:
+        is_impossible = member(entry, "is_impossible", bool, where, _FORM, default=False)
+    record["answers"] = []
+    for answer, place in () if is_impossible else _members({"answers": answers}, "answers", where):
+        text, start = (member(answer, n, kind, place, _FORM) for n, kind in (("text", str), ("answer_start", int)))
+        record["answers"].append({"text": text, "answer_start": start})
+        # Offsets are often wrong in converted data: counted in bytes, or before a normalization of the text.
+        if start < 0 or record["context"][start : start + len(text)] != text:
+            raise UserError(f"{where} has the answer {text!r}, which is not in the context at its answer_start; fix it")
+    if not record["answers"] and not is_impossible:
+        raise UserError(f"{where} has no answer; add one or set is_impossible")
+    return record
 
 
 def _members(holder: Any, name: str, where: str) -> Iterator[tuple[Any, str]]:
     """Yield a list's members with their positions in the JSON structure."""
     inside = where if where.endswith(":") else f"{where}."
-    for index, member in enumerate(_field(holder, name, list, where)):
-        yield member, f"{inside}{name}[{index}]"
-
-
-def _text(holder: Any, name: str, where: str) -> str:
-    text = _field(holder, name, str, where)
-    if not text.strip():
-        raise UserError(f"{where} has no text in {name!r}; fill it in or leave it out")
-    check_surrogates(text, f"{where}: {name}")
-    return text
-
-
-def _field(holder: Any, name: str, expected: type, where: str, default: Any = None) -> Any:
-    value = holder.get(name, default) if isinstance(holder, dict) else None
-    if not isinstance(value, expected):
-        kind = {list: "list", str: "text", int: "number", bool: "true or false"}[expected]
-        raise UserError(f"{where.rstrip(':')} has no {kind} {name!r}; give a file in the format of SQuAD 1.1 or 2.0")
-    return value
+    for index, value in enumerate(member(holder, name, list, where, _FORM)):
+        yield value, f"{inside}{name}[{index}]"
 
 
 # Classes of questions.
@@ -142,30 +130,19 @@ class Questions(LabeledFormat):
         context and {`text`: [...], `answer_start`: [...]}, as JSON lines, as an array, in the list `data`, or as
         Parquet.
         """
-        is_json = json_objects.kind_of(path) != json_objects.PARQUET
-        if is_json and _is_flat(json_objects.parsed(json_objects.first_line(path)[1])):
-            lines = ((f"{path}:{number}", line) for number, line in numbered_lines(path) if line.strip())
-            records = read_each(lines, _flat, on_bad)
+        if tables.kind_of(path) != tables.PARQUET and _is_flat(tables.parsed(tables.first_line(path))):
+            lines = tables.filled_lines(path)
+            entries = read_each(lines, lambda item: (item[0], object_of(item[1], item[0], _FORM), None), on_bad)
         else:
-            whole = json_objects.value_of(path)
-            flat = whole if isinstance(whole, list) else whole.get("data") if isinstance(whole, dict) else None
-            if isinstance(flat, list) and flat and _is_flat(flat[0]):
-                records = read_each([(f"{path}:[{number}]", entry) for number, entry in enumerate(flat)], _flat, on_bad)
-            else:
-                records = _questions(whole, f"{path}:", on_bad, _question)
-        return not_empty(records, path, "questions")
+            entries = _entries(tables.value_of(path), path, on_bad)
+        return not_empty(read_each(entries, _answered, on_bad), path, "questions")
 
     def read_unlabeled(self, path: str, classes: Collection[str]) -> list[Record] | None:
         """Read {`id`, `question`, `context`} with locations from a JSON file that has SQuAD's list `data`."""
-        if json_objects.kind_of(path) not in json_objects.SUFFIXES:
-            return None
-        whole = json_objects.parsed(json_objects.content_of(path))
+        whole = tables.parsed(tables.content_of(path)) if tables.kind_of(path) in tables.JSON else None
         if not isinstance(whole, dict) or not isinstance(whole.get("data"), list):
             return None
-        if whole["data"] and _is_flat(whole["data"][0]):
-            places = ((entry, f"{path}:data[{number}]") for number, entry in enumerate(whole["data"]))
-            return [_unanswered(entry, _text(entry, "context", where), where) for entry, where in places]
-        return not_empty(_questions(whole, f"{path}:", stop, _unanswered), path, "questions")
+        return not_empty(map(_question, _entries(whole, path, stop, "data")), path, "questions")
 
     def class_counts(self, records: list[Record]) -> Counter[str]:
         return Counter(ANSWER if record["answers"] else NO_ANSWER for record in records)

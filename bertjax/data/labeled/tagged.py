@@ -13,9 +13,9 @@ import numpy as np
 
 from bertjax.data.examples import Ragged, Vocabulary, add_special_tokens
 from bertjax.data.framing import most_context, special_tokens, windows
-from bertjax.data.labeled import conllu, json_objects, labels, tables, tag_schemes, tagged_files
-from bertjax.data.labeled.base import WHERE, Classes, LabeledExamples, LabeledFormat, Record, by_record, checked
-from bertjax.data.labeled.tagged_files import ColumnFile
+from bertjax.data.labeled import labels, tables, tagged_files
+from bertjax.data.labeled.base import WHERE, Classes, LabeledExamples, LabeledFormat, Record, by_record, usable
+from bertjax.data.labeled.tagged_files import ColumnFile, Row
 from bertjax.data.sources.base import OnBad, read_each
 from bertjax.data.text.unicode import count_words, has_unspaced, is_unspaced, is_wide_punctuation
 from bertjax.data.tokenizer import Tokenizer
@@ -40,8 +40,9 @@ _MOSTLY_CHARACTERS = 0.8
 # Letters that each have a period, as in U.S. and e.g. and in the initials of a name.
 _ABBREVIATION = re.compile(r"(?:[^\W\d_]\.)+")
 _WORD, _EQUAL_MARKS = re.compile(r"\S+"), re.compile(r"(.)\1*")
-# File kinds.
-_CONLLU, _OBJECTS, _COLUMNS = "conllu", "objects", "columns"
+_CONLLU, _JSON, _COLUMNS = "CoNLL-U", "JSON", "columns"
+# The settings that are read with each kind of file.
+_SETTINGS = {_CONLLU: ("conllu",), _JSON: ("tag_field",), _COLUMNS: ("word", "tag", "comment")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,73 +90,64 @@ class Tagged(LabeledFormat):
 
     def __post_init__(self):
         super().__post_init__()
-        conllu.check(self.conllu)
+        tagged_files.check_conllu_tag(self.conllu)
 
     def texts_of(self, record: Record) -> list[str]:
         return [" ".join(record["words"])] if "words" in record else super().texts_of(record)
 
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:
-        return checked(self._parse(path, on_bad), _check_tags, path, on_bad)
+        return usable(self._parse(path, on_bad), _with_tags, path, on_bad)
 
     def _parse(self, path: str, on_bad: OnBad) -> list[Record]:
         kind, file = self._kind_of(path)
+        # Settings are those of the training file. Another file that is scored may have another form.
+        for field in sorted(set().union(*_SETTINGS.values()) - {*_SETTINGS[kind]}) if path == self.train else ():
+            if (value := getattr(self, field)) != getattr(Tagged, field):
+                raise UserError(f"examples.{field}={value} has no effect on {path}, a file of {kind}; remove it")
         if kind == _CONLLU:
-            self._check_no_effect(path, ("word", "tag", "comment", "tag_field"), f"{path}, a file of CoNLL-U")
-            return conllu.read(path, self.conllu, on_bad)
-        if kind == _OBJECTS:
-            self._check_no_effect(path, ("word", "tag", "comment", "conllu"), f"{path}, a file of JSON")
-            return tagged_files.read(path, self.tag_field, on_bad)
-        self._check_no_effect(path, ("conllu",), f"{path}, which is not in the format of CoNLL-U")
-        self._check_no_effect(path, ("tag_field",), f"{path}, which holds no JSON")
+            return tagged_files.read_conllu_tags(path, self.conllu, on_bad)
+        if kind == _JSON:
+            return tagged_files.read_objects(path, self.tag_field, on_bad)
         if file.sentences:
             self._check_columns(file)
-        return list(read_each(file.sentences, lambda sentence: self._record(sentence, file), on_bad))
+        return list(read_each(file.sentences, lambda sentence: self._record(sentence, file, has_tags=True), on_bad))
 
     def _kind_of(self, path: str) -> tuple[str, ColumnFile]:
         """Recognize a file by its content."""
         file = ColumnFile(path, self.comment)
-        if json_objects.kind_of(path) == conllu.SUFFIX:
+        if tables.kind_of(path) == tagged_files.CONLLU:
             return _CONLLU, file
-        if json_objects.holds_objects(path):
-            return _OBJECTS, file
-        if json_objects.kind_of(path) == ".csv":
+        if tables.holds_objects(path):
+            return _JSON, file
+        if tables.kind_of(path) == ".csv":
             raise UserError(f"{path} is a .csv; convert it to lines with a word, a tab and its tag, or to JSON lines")
         is_default = (self.word, self.tag) == (Tagged.word, Tagged.tag)
         return (_CONLLU if is_default and file.is_conllu else _COLUMNS), file
 
-    def _check_no_effect(self, path: str, fields: Sequence[str], file: str) -> None:
-        # Settings are those of the training file. Another file that is scored may have another form.
-        for field in fields if path == self.train else ():
-            if (value := getattr(self, field)) != getattr(Tagged, field):
-                raise UserError(f"examples.{field}={value} has no effect on {file}; remove it")
-
     def _check_columns(self, file: ColumnFile) -> None:
         """Raise UserError unless the file has separate columns for words and tags, and no header."""
+        file.check_words(self.word)
+        file.check_column("tag", self.tag)
         width, [(number, columns), *_] = file.width, file.sentences[0]
-        for field, column in (("word", self.word), ("tag", self.tag)):
-            if not -width <= column < width:
-                raise UserError(f"{file.path} has {width} columns, but examples.{field}={column}; correct it")
-        if width == 1 or self.word % width == self.tag % width:
-            same = f"examples.word={self.word} and examples.tag={self.tag} are the same one"
+        if self.word % width == self.tag % width:
+            same = f"{width} columns, so examples.word={self.word} and examples.tag={self.tag} are the same one"
             remedy = "separate columns by tabs or spaces, or set examples.tag"
-            raise UserError(f"{file.path}:{number} has {width} columns, so {same}; {remedy}")
+            raise UserError(f"{file.path}:{number} has {same}; {remedy}")
         if len(columns) == width and columns[self.word].casefold() in _HEADERS:
             tags = {row[-1] for sentence in file.sentences for line, row in sentence if line != number}
             if tags and columns[-1] not in tags:
                 looks = f"the tag {columns[-1]!r}, as no other line has, and looks like the names of columns"
                 raise UserError(f"{file.path}:{number} has {looks}; remove the line")
-        file.check_words(self.word)
 
-    def _record(self, sentence: list[tuple[int, list[str]]], file: ColumnFile) -> Record:
+    def _record(self, sentence: list[Row], file: ColumnFile, has_tags: bool) -> Record:
         file.check_width(sentence)
-        words, tags = [], []
-        for number, columns in sentence:
-            word, tag = columns[self.word], labels.class_of(columns[self.tag])
-            if not word or not tag:  # KLUE-NER tags spaces, so white space is a valid word
-                raise UserError(f"{file.path}:{number} has no {'tag' if word else 'word'}; fill it in")
-            words.append(word)
-            tags.append(tag)
-        return {"words": words, "tags": tags, WHERE: f"{file.path}:{sentence[0][0]}"}
+        record: Record = {"words": [columns[self.word] for _, columns in sentence]}
+        if has_tags:
+            record["tags"] = [labels.class_of(columns[self.tag]) for _, columns in sentence]
+            for (number, _), word, tag in zip(sentence, record["words"], record["tags"]):
+                if not word or not tag:  # KLUE-NER tags spaces, so white space is a valid word
+                    raise UserError(f"{file.path}:{number} has no {'tag' if word else 'word'}; fill it in")
+        return record | {WHERE: f"{file.path}:{sentence[0][0]}"}
 
     def read_unlabeled(self, path: str, classes: Collection[str]) -> list[Record] | None:
         """Read sentences that are already split into words, one per line or in lists; None for a file of texts.
@@ -166,25 +158,18 @@ class Tagged(LabeledFormat):
             return None
         kind, file = self._kind_of(path)
         if kind == _CONLLU:
-            return conllu.read_words(path)
-        if kind == _OBJECTS:
-            return tagged_files.read_words(path)
+            return tagged_files.read_conllu(path, lambda words, where: {})
+        if kind == _JSON:
+            return tagged_files.read_object_words(path)
         if not self._holds_words(file, classes):
             return None
-        width = file.width
-        if not -width <= self.word < width:
-            raise UserError(f"{path} has {width} columns, and words were in column {self.word}; add the missing ones")
         file.check_words(self.word)
         say(f"{path} is read as {len(file.sentences):,} sentences with a word in each line", file=sys.stderr)
-        records = []
-        for sentence in file.sentences:
-            file.check_width(sentence)
-            words = [columns[self.word] for _, columns in sentence]
-            records.append({"words": words, WHERE: f"{path}:{sentence[0][0]}"})
-        return records
+        return [self._record(sentence, file, has_tags=False) for sentence in file.sentences]
 
     def _is_table_of_texts(self, path: str) -> bool:
-        return json_objects.kind_of(path) == ".csv" or tables.has_column(path, *self.inputs)
+        kind = tables.kind_of(path)
+        return kind == ".csv" or (kind == ".tsv" and b"text" in tables.first_line(path).split(b"\t"))
 
     @staticmethod
     def _holds_words(file: ColumnFile, classes: Collection[str]) -> bool:
@@ -208,14 +193,14 @@ class Tagged(LabeledFormat):
             return None
         kind, file = self._kind_of(path)
         if kind == _CONLLU:
-            return conllu.with_tags(path, "" if tag_schemes.canonical_of(classes) else self.conllu, tags)
+            return tagged_files.with_conllu_tags(path, "" if labels.canonical_of(classes) else self.conllu, tags)
         return file.with_column(tags) if kind == _COLUMNS and self._holds_words(file, classes) else None
 
     def further_train(self) -> list[Record]:
         """Return the untagged records in `unlabeled`."""
         if not self.unlabeled:
             return []
-        if json_objects.kind_of(self.unlabeled) == conllu.SUFFIX or tables.is_table(self.unlabeled):
+        if tables.kind_of(self.unlabeled) == tagged_files.CONLLU or tables.is_table(self.unlabeled):
             raise UserError(f"examples.unlabeled={self.unlabeled} is not plain text; name a file with a text per line")
         return tables.read_lines(self.unlabeled, "text")
 
@@ -323,13 +308,13 @@ class Tagged(LabeledFormat):
 
     def _numbers(self, record: Record, classes: tuple[str, ...]) -> np.ndarray:
         """Return class indices per word, `UNTAGGED` without tags; int32."""
-        known = {name: number for number, name in enumerate(classes)}
+        places = {name: place for place, name in enumerate(classes)}
         words, tags = record["words"], record.get("tags", ())
-        for index, tag in enumerate(tags):
-            if tag not in known:
-                what = f"tag {tag!r} at word {index + 1} ({record['words'][index]!r})"
-                raise self.unknown(record, what, classes)
-        return np.array([known[tag] for tag in tags] or [UNTAGGED] * len(words), np.int32)
+        numbers = [
+            self.index_of(tag, places, record, f"tag {tag!r} at word {number} ({word!r})")
+            for number, (word, tag) in enumerate(zip(words, tags), start=1)
+        ]
+        return np.array(numbers or [UNTAGGED] * len(words), np.int32)
 
 
 def predicted(
@@ -372,8 +357,8 @@ def answer_of(record: Record, tags: list[str], classes: Sequence[str]) -> Record
     if (offsets := record.get("offsets")) is None:
         return answer
     answer["offsets"] = offsets
-    if canonical := tag_schemes.canonical_of(classes):
-        found = sorted(tag_schemes.entities(list(map(canonical, tags))), key=lambda entity: entity[1])
+    if canonical := labels.canonical_of(classes):
+        found = sorted(labels.entities(list(map(canonical, tags))), key=lambda entity: entity[1])
         places = [(kind, offsets[first][0], offsets[last][1]) for kind, first, last in found]
         answer["entities"] = [
             {"type": kind, "text": record["text"][start:end], "start": start, "end": end} for kind, start, end in places
@@ -381,13 +366,15 @@ def answer_of(record: Record, tags: list[str], classes: Sequence[str]) -> Record
     return answer
 
 
-def _check_tags(record: Record) -> None:
+def _with_tags(record: Record) -> Record:
+    """Return the record; raise UserError if its tags are those of the pieces of words."""
     tags = set(record["tags"])
     others = tags - set(labels.NO_GOLD_NUMBERS)
     ignored = tags - others if all(map(str.isdecimal, others)) else tags & {labels.IGNORED}
     if ignored:
         remedy = "write whole words, and the tag of each"
         raise UserError(f"{record[WHERE]} has the tag {min(ignored)}, which marks ignored pieces; {remedy}")
+    return record
 
 
 def _is_joined(character: str) -> bool:

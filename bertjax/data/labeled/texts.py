@@ -1,30 +1,26 @@
 """Sentences and sentence pairs with one label each, as in GLUE (Wang et al., 2019, arXiv 1804.07461).
 
-The columns of the text and of the label are found if only one column can be each. If equal texts have different labels,
-at least one of the labels is wrong, or the text does not decide it.
+A pair is one example, or for sentence embeddings two examples that are encoded separately.
+
+If equal texts have different labels, at least one of the labels is wrong, or the text does not decide it.
 """
 
 import dataclasses
-import functools
 import math
-import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from tqdm import tqdm
 
-from bertjax.data.examples import Vocabulary, add_special_tokens
-from bertjax.data.framing import truncate, whole_lengths
-from bertjax.data.labeled import base, json_objects, labels, tables
+from bertjax.data.labeled import base, columns, labels, tables
 from bertjax.data.labeled.base import WHERE, Classes, LabeledExamples, LabeledFormat, Record
 from bertjax.data.labeled.split import text_key
 from bertjax.data.sources.base import OnBad
-from bertjax.data.text.unicode import has_unspaced
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.runtime.errors import UserError, printable, say, shorten
+from bertjax.runtime.errors import UserError, printable, shorten
 from bertjax.runtime.setting import OF_INPUT, OF_RECORDS, PLACE, TRAINING_ONLY, setting
 
 # An extra label: 1 for labeled records, 0 for `unlabeled` ones.
@@ -75,30 +71,33 @@ class LabeledText(LabeledFormat):
 
     def located(self, has_classes: bool = True) -> Self:
         # A loaded model has its columns, and may lack the file.
-        if AUTO not in (self.text, self.pair, self.label) or not self.train:
+        if columns.AUTO not in (self.text, self.pair, self.label) or not self.train:
             return self
-        is_label = self._is_label if has_classes else _is_number
         taken = getattr(self, "label_columns", ())
-        own = "" if taken else self.label
-        text, pair, label = columns(self.train, (self.text, self.pair, own), taken, self.quoted, is_label)
-        return dataclasses.replace(self, text=text, pair=pair, label=LabeledText.label if taken else label)
+        roles = {"text": self.text, "pair": self.pair, "label": "" if taken else self.label}
+        is_label = self.is_label_column if has_classes else columns.are_scores
+        found = columns.settle(self.train, roles, taken, self.quoted, is_label)
+        return dataclasses.replace(self, **found | ({"label": LabeledText.label} if taken else {}))
 
-    def _is_label(self, values: list[Any]) -> bool:
+    def is_label_column(self, values: list[Any]) -> bool:
         """Return whether the values of a column can be labels that are class names."""
-        if not values or not all(isinstance(value, (str, int, float)) for value in values):
-            return False
-        classes = set(map(labels.class_of, values))
-        is_short = max(map(len, classes)) <= _LONGEST_NAME
-        return is_short and 1 < len(classes) <= max(2, len(values) // _EXAMPLES_A_CLASS)
+        return columns.are_class_names(values)
 
     def parse(self, path: str, on_bad: OnBad) -> list[Record]:
-        columns = [column for column in (*self.inputs, self.label) if column]
-        records = tables.read(path, columns, self.quoted, on_bad)
+        names = [column for column in (*self.inputs, self.label) if column]
+        records = tables.read(path, names, self.quoted, on_bad)
         # Before types are compared: null beside texts is a missing label and no mixture of types.
         if self.label and self.skip_missing_labels:
             records = self._labeled(records, path, lambda record: labels.is_missing(record[self.label]), "empty or -")
         usual = labels.usual_kind(record[self.label] for record in records) if self.label else ""
-        return base.checked(records, functools.partial(self._check, usual=usual), path, on_bad)
+
+        def check(record: Record) -> Record:
+            base.check_texts(record, self.inputs)
+            if self.label:
+                labels.check(record, self.label, usual)
+            return record
+
+        return base.usable(records, check, path, on_bad)
 
     def without_missing(self, records: list[Record], path: str, classes: Collection[str]) -> list[Record]:
         names = set(classes) or self.class_counts(records).keys() - set(labels.NO_GOLD_NUMBERS)
@@ -137,41 +136,19 @@ class LabeledText(LabeledFormat):
         else:
             records = tables.read_lines(self.unlabeled, self.text)
         for record in records:
-            self._check_texts(record)
+            base.check_texts(record, self.inputs)
         return records
-
-    def _check(self, record: Record, usual: str) -> None:
-        self._check_texts(record)
-        if self.label:
-            self.check_label(record, usual)
-
-    def _check_texts(self, record: Record) -> None:
-        for column in self.inputs:
-            if not isinstance(record[column], str) or not record[column].strip():
-                raise UserError(f"{record[WHERE]} has no text in {column!r}; fill it in or leave the row out")
-
-    def check_label(self, record: Record, usual: str) -> None:
-        """Raise UserError unless the label has the usual type."""
-        labels.check(record, self.label, usual)
 
     def class_counts(self, records: list[Record]) -> Counter[str]:
         return Counter(labels.class_of(record[self.label]) for record in records if self.label in record)
 
     def encode(self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: Classes) -> LabeledExamples:
-        first = tokenizer.encode([record[self.text] for record in records])
-        second = tokenizer.encode([record[self.pair] for record in records]) if self.pair else None
-        whole = whole_lengths(first, second, tokenizer.pair_separators)
-        first, second, notes = truncate(first, second, self.longest(seq_len), tokenizer.pair_separators)
         numbers = {self.label_name: self.label_numbers(records, classes)}
         if self.unlabeled:
             numbers[IS_LABELED] = np.array([self.label in record for record in records], np.float32)
-        return LabeledExamples(
-            ragged=add_special_tokens(first, second, Vocabulary.of(tokenizer), numbers),
-            records=records,
-            record_of=np.arange(len(records)),
-            notes=notes,
-            whole_lengths=whole,
-        )
+        first = [record[self.text] for record in records]
+        second = [record[self.pair] for record in records] if self.pair else None
+        return base.encoded(first, second, numbers, records, tokenizer, self.longest(seq_len))
 
     def label_numbers(self, records: list[Record], classes: tuple[str, ...]) -> np.ndarray:
         """Return labels as class indices, int32, or as float32 numbers if there are no classes; 0 if unlabeled.
@@ -187,111 +164,88 @@ class LabeledText(LabeledFormat):
             return 0
         label, where = record[self.label], record.get(WHERE, "this record")
         if places:
-            if (name := labels.class_of(label)) not in places:
-                raise self.unknown(record, f"label {label!r}", list(places))
-            return places[name]
+            return self.index_of(labels.class_of(label), places, record, f"label {label!r}")
         number = labels.number_of(label)
         if math.isnan(number):
             raise UserError(f"{where} has the label {label!r}, which is not a number; correct it or leave the row out")
         return number
 
 
-# The value of `examples.text` and `examples.label` that asks for a guess.
-AUTO = "auto"
-# A label column has at least this many rows per class on average.
-_EXAMPLES_A_CLASS = 3
-# Usual names of the columns of a pair.
-_PAIR = ("sentence1", "sentence2")
-# No class name is longer.
-_LONGEST_NAME = 80
-# The border of two words of letters: numbers, dates, codes and addresses of mail have none.
-_WORDS = re.compile(r"[^\W\d_]\W{0,4}\s\W{0,4}[^\W\d_]")
+@dataclasses.dataclass(frozen=True)
+class SiamesePairs(LabeledText):
+    """A table with one pair per row: two examples, `[CLS] text [SEP]` and `[CLS] pair [SEP]`, in one batch row.
 
+    (Reimers & Gurevych, 2019, section 3.)
 
-def columns(
-    path: str, roles: Sequence[str], taken: Collection[str], quoted: bool, is_label: Callable[[list[Any]], bool]
-) -> tuple[str, str, str]:
-    """Return the columns of text, second text and label in a table, and print them.
+    Labels: `side`, 0 for the first text and 1 for the second; `pair_label`, the pair's label on both examples, if there
+    is a label column. An example takes at most half a row.
 
-    A column that is called `text` or `label` wins. Otherwise the text is the only column whose values are mostly
-    different and have several words, or with a second text the first of two (`sentence1` and `sentence2` win), and the
-    label is the only one that can be one. If the first line is not a header, because its label is one that other lines
-    have too, the columns are numbers.
-
-    Args:
-      path: the training file.
-      roles: names of the columns of text, second text and label; `AUTO` for those to find, empty for none.
-      taken: further columns that are known.
-      quoted: see `tables.read`.
-      is_label: whether the values of a column can be labels.
-
-    Raises:
-      UserError: the file cannot be read or has no rows; or no column or several columns can be the one, and the message
-        lists all columns.
+    Attributes:
+      text, pair: columns with the two texts.
     """
-    names, rows = tables.preview(path, quoted)
-    base.not_empty(rows, path, "rows")
-    # pandas writes an index as a column without a name.
-    values = {name: [row[name] for row in rows if not labels.is_missing(row.get(name))] for name in names if name}
-    text, pair, label = roles
-    free = [name for name in values if name not in (*taken, *({*roles} - {AUTO}))]
-    if label == AUTO:
-        label = _only("label", [name for name in free if is_label(values[name])], values, path)
-    if pair == AUTO:
-        texts = [name for name in _PAIR if text == AUTO and name in values]
-        if len(texts) < 2:
-            texts = [text] * (text != AUTO) + [name for name in free if name != label and _is_text(values[name])]
-        if len(texts) != 2:
-            remedy = "set examples.text=COLUMN and examples.pair=COLUMN"
-            raise UserError(f"{path} has the columns {_described(values)}, and not two of texts; {remedy}")
-        text, pair = texts
-    if text == AUTO:
-        text = _only("text", [name for name in free if name != label and _is_text(values[name])], values, path)
-    is_numbered = any(name.isdecimal() and name not in names for name in (text, label))
-    is_class = label in values and labels.class_of(label) in set(map(labels.class_of, values[label]))
-    is_class = is_class and not json_objects.holds_objects(path)
-    # A first line such as `text,spam` names the columns, although `spam` is one of the classes.
-    has_one_word = _WORDS.search(text) is None
-    if is_class and has_one_word and not is_numbered:
-        taken = f"its first line, {text!r} and {label!r}, is taken for the names of columns"
-        numbers = f"set examples.text={names.index(text)} and examples.label={names.index(label)}"
-        say(f"{path}: {taken}; if it is an example, {numbers}", file=sys.stderr)
-    if is_numbered or (is_class and not has_one_word):
-        text, label = (str(names.index(name)) if name in values else name for name in (text, label))
-        say(f"{path}: its first line is an example and not the names of columns", file=sys.stderr)
-    found = f"{f', that of the second {pair!r}' * bool(pair)}{f', that of the label {label!r}' * bool(label)}"
-    say(f"{path}: the column of the text is {text!r}{found}", file=sys.stderr)
-    return text, pair, label
+
+    kind: str = dataclasses.field(init=False, default="siamese_pairs")
+    text: str = setting("sentence1", filled="name the column of the text", metadata=OF_INPUT)
+    pair: str = setting("sentence2", filled="name the column of the second text", metadata=OF_INPUT)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return ("side", "pair_label") if self.label else ("side",)
+
+    def longest(self, seq_len: int) -> int:
+        return min(self.max_tokens or seq_len, seq_len // 2)
+
+    def group_of(self, records: list[Record], classes: tuple[str, ...]) -> int:
+        return 2
+
+    def encode(self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: Classes) -> LabeledExamples:
+        # Examples alternate: the text and the pair of each record.
+        texts = [record[column] for record in records for column in self.inputs]
+        numbers = {"side": np.tile(np.arange(2, dtype=np.int32), len(records))}
+        if self.label:
+            numbers["pair_label"] = np.repeat(self.label_numbers(records, classes), 2)
+        return base.encoded(texts, None, numbers, records, tokenizer, self.longest(seq_len))
 
 
-def _only(role: str, candidates: Sequence[str], values: dict[str, list[Any]], path: str) -> str:
-    """Return the only candidate for a role, or the column that is called like it."""
-    if role in values:
-        return role
-    if len(candidates) == 1:
-        return candidates[0]
-    which = f"{' and '.join(map(repr, candidates))} may each be" if candidates else "none looks like"
-    remedy = f"set examples.{role}={candidates[0] if candidates else 'COLUMN'}"
-    raise UserError(f"{path} has the columns {_described(values)}; {which} the {role}: {remedy}")
+@dataclasses.dataclass(frozen=True)
+class RepeatedText(SiamesePairs):
+    """Duplicates each training text into two equal examples; the held-out file has scored pairs.
 
+    This is unsupervised SimCSE (Gao et al., 2021, arXiv 2104.08821).
 
-def _described(values: dict[str, list[Any]]) -> str:
-    counts = {name: f"{len(set(map(labels.class_of, column))):,} values" for name, column in values.items()}
-    return shorten([f"{name!r} ({'text' if _is_text(values[name]) else count})" for name, count in counts.items()], 12)
+    The training file is a .txt with one text per line, or a table with the column `text`. If `label` is empty, the
+    held-out file has the same form. Labels are as in `siamese_pairs`; training examples get 0.
 
+    Attributes:
+      text: column with the texts, and with the first text of held-out pairs.
+      pair: column with the second text of held-out pairs.
+      label: column with the scores of held-out pairs; empty if there are none.
+    """
 
-def _is_number(values: list[Any]) -> bool:
-    """Return whether the values of a column can be scores: different numbers, and not those of the rows."""
-    numbers = [labels.number_of(value) if isinstance(value, (str, int, float)) else math.nan for value in values]
-    are_ids = len(set(numbers)) == len(numbers) and all(map(float.is_integer, numbers))
-    return len(set(numbers)) > 1 and not any(map(math.isnan, numbers)) and not are_ids
+    kind: str = dataclasses.field(init=False, default="repeated_text")
+    label: str = "score"
+    is_divisible: ClassVar[bool] = False
 
+    def __post_init__(self):
+        super().__post_init__()
+        if self.label and self.train and self.train == self.heldout:
+            remedy = "name a file of pairs with scores, or set examples.label='' to evaluate the loss on texts"
+            raise UserError(f"examples.train and examples.heldout are both {self.train}; {remedy}")
 
-def _is_text(values: list[Any]) -> bool:
-    if not values or not all(isinstance(value, str) for value in values):
-        return False
-    are_words = sum(bool(_WORDS.search(value)) or has_unspaced(value) for value in values)
-    return 2 * len(set(values)) > len(values) and 2 * are_words > len(values)
+    def parse(self, path: str, on_bad: OnBad) -> list[Record]:
+        if self.label and path != self.train:
+            return super().parse(path, on_bad)
+        if tables.kind_of(path) == ".txt":
+            return tables.read_lines(path, self.text, on_bad)
+        return LabeledText(text=self.text, label="", quoted=self.quoted).parse(path, on_bad)
+
+    def class_counts(self, records: list[Record]) -> Counter[str]:
+        return Counter()
+
+    def encode(self, records: list[Record], tokenizer: Tokenizer, seq_len: int, classes: Classes) -> LabeledExamples:
+        # A training record has no second text, so it becomes its own pair. Held-out pairs keep theirs.
+        pairs = [{self.pair: record[self.text]} | record for record in records]
+        return dataclasses.replace(super().encode(pairs, tokenizer, seq_len, classes), records=records)
 
 
 # The label of a record with an empty list of classes.

@@ -1,7 +1,7 @@
 """Word tagging, such as named-entity recognition (Devlin et al., 2019, section 5.3; arXiv 1810.04805).
 
 Precision, recall and F1 of entities are counted as by `conlleval` (CoNLL-2000 and CoNLL-2003). Tags may follow any
-scheme in `bertjax.data.labeled.tag_schemes`. Invalid tag sequences, which models do predict, are interpreted as in
+scheme in `bertjax.data.labeled.labels`. Invalid tag sequences, which models do predict, are interpreted as in
 `conlleval`. seqeval gives the same numbers in its default mode.
 """
 
@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.data.batch import Draw, PlacedExamples
-from bertjax.data.labeled import tag_schemes, tagged
-from bertjax.data.labeled.tag_schemes import entities
+from bertjax.data.labeled import labels as label_names
+from bertjax.data.labeled import tagged
+from bertjax.data.labeled.labels import entities
 from bertjax.data.labeled.tagged import NO_WORD
 from bertjax.objectives.base import Arrays, Traits
 from bertjax.objectives.finetuning.base import TokenObjective, majority_accuracy, without_location
@@ -33,7 +34,7 @@ def scores(
       classes: all tags, from which the scheme is inferred; by default all tags in `gold` and `predicted`.
     """
     gold, predicted = list(gold), list(predicted)
-    canonical = tag_schemes.canonical_of(classes or {tag for tags in (*gold, *predicted) for tag in tags}) or str
+    canonical = label_names.canonical_of(classes or {tag for tags in (*gold, *predicted) for tag in tags}) or str
     correct = num_gold = num_predicted = 0
     for gold_tags, predicted_tags in zip(gold, predicted, strict=True):
         of_gold, of_predicted = (entities(list(map(canonical, tags))) for tags in (gold_tags, predicted_tags))
@@ -51,7 +52,7 @@ def scores(
 class Tagging(TokenObjective):
     """Predicts each word's tag from its first piece. Terms: `tagging`.
 
-    If tags mark entities (O, B-PER, I-PER, ...; see `bertjax.data.labeled.tag_schemes`), precision, recall and F1 count
+    If tags mark entities (O, B-PER, I-PER, ...; see `bertjax.data.labeled.labels`), precision, recall and F1 count
     whole entities over all types together, as in CoNLL-2003 (`conlleval`). Other tags are scored only by accuracy.
 
     Attributes:
@@ -69,7 +70,7 @@ class Tagging(TokenObjective):
     @property
     def marks_entities(self) -> bool:
         """Whether the tags follow an entity scheme."""
-        return tag_schemes.canonical_of(self.classes) is not None
+        return label_names.canonical_of(self.classes) is not None
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:
         return {"tags_BT": examples.tokens_to_rows(examples.ragged.token_labels["tag"], fill=NO_WORD)}

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from bertjax.config.config import Config
 from bertjax.data.coverage import label_shares, unread_share
-from bertjax.data.labeled import tag_schemes
+from bertjax.data.labeled import labels as label_names
 from bertjax.data.labeled.base import LabeledExamples
 from bertjax.data.labeled.questions import Questions
 from bertjax.data.labeled.source import LabeledSource
@@ -309,7 +309,7 @@ def metric_lines(files: LabeledSource, objective: Objective) -> list[str]:
             "the tags are in no scheme of entities (IOB, IOBES, BILOU, BMES, such as B-PER): only token_accuracy is "
             "reported, and no F1 of entities"
         )
-        if misfits := tag_schemes.misfits(objective.classes):
+        if misfits := label_names.misfits(objective.classes):
             names = shorten(list(map(repr, misfits)))
             return [f"warning: {line}, because of {names} among the tags; words outside of entities have the tag O"]
         if all(map(str.isdecimal, objective.classes)):

@@ -99,7 +99,7 @@ def test_the_nearest_other_occurrence_of_the_same_word_decides():
     "rows, message",
     [
         ([("bank", "river", "The shore."), ("bank", "money", "The bank.")], "is not in"),
-        ([("bank", "", "The bank.")], "has no sense"),
+        ([("bank", "", "The bank.")], "has no text in .sense"),
         ([("bank", "river", "The bank."), ("shore", "sea", "The shore.")], "no word with two senses"),
     ],
 )

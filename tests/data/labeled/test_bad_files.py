@@ -8,17 +8,13 @@ import math
 import pyarrow.parquet
 import pytest
 
-from bertjax.config.config import from_dict
 from bertjax.data.labeled.choices import Choices, Race
 from bertjax.data.labeled.label_sets import LabelSets
 from bertjax.data.labeled.questions import Questions
-from bertjax.data.labeled.siamese import RepeatedText, SiamesePairs
 from bertjax.data.labeled.tagged import Tagged
-from bertjax.data.labeled.texts import LabeledText
+from bertjax.data.labeled.texts import LabeledText, RepeatedText, SiamesePairs
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
-from bertjax.training.resolve import open_feeds
-from tests import labeled_files
 
 SETTINGS = {  # {format: (objective, suffix, settings of the examples)}
     "csv": ("classification", ".csv", {"kind": "labeled_text", "text": "text"}),
@@ -100,8 +96,7 @@ GOOD = {
 # (format, content of the file, part of the message)
 BAD = [
     ("csv", "", "has no rows"),
-    ("csv", "text,label\nabc, cab,yes\n", ":2 has 3 fields, not 2; write a field with ',' in double quotes"),
-    ("csv", "text,label\nabc\n", ":2 has 1 fields, not 2; give"),
+    ("csv", "text,label\nabc, cab,yes\n", ":2 has 3 fields, not 2; give every line"),
     ("csv", "text,label,text\nabc,yes,cab\n", "has 2 columns 'text'; rename"),
     ("csv", "text;labels\nabc;yes\n", "has no column 'label'; it has 'text', 'labels'; rename"),
     ("csv", 'text,label\n"abc,yes\ncab,no\n', ":2: a quote is broken"),
@@ -114,149 +109,95 @@ BAD = [
     ("csv", b"PK\x03\x04" + bytes(26) + b"word/a.xml", "looks like a spreadsheet or document"),
     ("csv", "," * 100_000, "has no column 'text'"),
     ("numbered", "Text,id,Label\na,1,x\n", ":1 has the names of the columns ('Text', 'Label'), and columns are gi"),
-    ("tsv", "text\tlabel\nabc\n", ":2 has 1 fields, not 2; give every line all columns, or set examples.quoted"),
-    ("tsv", "text label\nabc yes\n", "has no column 'text'"),
     ("tsv", "text\tlabel\nabc\t \n", "has no label in 'label' in any record; fill"),
-    ("tsv", "text\tlabel\nabc\tcab\tyes\n", ":2 has 3 fields, not 2; remove '\\t' in a field"),
+    ("tsv", "text\tlabel\nabc\tcab\tyes\n", "or remove '\\t' in one, or set examples.quoted"),
     ("tsv", b"\x00" * 1000, "without a byte order mark: it is full of zero bytes"),
-    ("tsv", "\n\n\n", "has no rows"),
     ("jsonl", "[]\n", ":1 is not a JSON object"),
     ("jsonl", '["ada", {"entities": []}]\n["fed", {}]\n', ":1 is not a JSON object but"),
     ("jsonl", '{"text": "abc", "label": "yes"\n', ":1 is not JSON"),
     ("jsonl", "[" * 100_000 + "\n", ":1 is not JSON"),
-    ("jsonl", '{"text": "abc", "label": ' + "1" * 5_000 + "}\n", ":1 is not JSON"),
-    ("jsonl", lines({"text": "abc"}), ":1 has no field 'label', it has 'text'; correct"),
+    ("jsonl", lines({"text": "abc"}), ":1 has no column 'label'; it has 'text'"),
     ("jsonl", lines({"text": 3, "label": "yes"}), ":1 has no text in 'text'"),
     ("jsonl", lines({"text": "a \ud800 b", "label": "yes"}), ":1: text holds a lone surrogate"),
-    ("jsonl", labeled("\udfff"), ":1: label holds a lone surrogate"),
     ("jsonl", labeled(None, math.nan, "-", ""), "has no label in 'label' in any record"),
-    ("jsonl", labeled(["yes"]), """:1 has the label "['yes']" in 'label'; write a text or"""),
-    ("jsonl", labeled(1, 1.0, "1"), ":3 has the label '1', which is a text, and other labels of the file are a number"),
-    ("jsonl", labeled(1, 0, True), ":3 has the label 'True', which is true or false"),
+    ("jsonl", labeled(["yes"]), """:1 has the label "['yes']" in 'label', which is"""),
+    ("jsonl", labeled(1, 0, True), ":3 has the label 'True' in 'label', which is true or false"),
     ("json", '{"text": "a"\n', "is not JSON"),
     ("json", b'[{"text": "a", "label": "yes", "note": "\xed\xa0\x80"}]', "is not UTF-8"),
     ("json", '{"data": []}', "is not an array of objects: it is"),
     ("sts", "one\ttwo\tscore\nabc\tcab\thigh\n", ":2 has the label 'high', which is not a number"),
-    ("sts", "one\ttwo\tscore\nabc\t\t3\n", ":2 has no text in 'two'"),
     ("scores", lines({"text": "abc", "score": math.inf}), ":1 has the label inf, which is not a number"),
     ("scores", '{"text": "abc", "score": 1' + "0" * 400 + "}\n", "which is not a number"),
     ("scores", lines({"text": "abc", "score": {"a": 1}}), "write a text or a number"),
-    ("pairs", "a,b,score\nabc, cab, bad,3\n", ":2 has 4 fields, not 3"),
-    ("pairs", "a,b,score\nabc, ,3\n", ":2 has no text in 'b'"),
-    ("pairs", "a,b,score\nabc,cab,1e999\n", ":2 has the label '1e999', which is not a number"),
     ("repeated", " \n\n", "has no text; give"),
-    ("repeated", b"abc\n\xff\n", ":2 is not UTF-8"),
     ("sets", lines({"text": "abc", "label": {"a": 1}}), ":1 has the labels \"{'a': 1}\" in 'label'; write an array"),
-    ("sets", labeled(["a"], [["b"]]), ":2 has the labels"),
     ("sets", labeled("a", "['a', 'b']"), "'; write an array of names, or names with ',' between"),
     ("columns", "text,yes\nabc,1\nbcd,2\n", ":3 has '2' in 'yes'; write 1"),
-    ("choices", choice(choices=[]), ":1 has 0 choice"),
-    ("choices", choice(choices="abc"), ":1 has 1 choice; set examples.choices"),
+    ("choices", choice(choices="abc"), ":1 has 1 choices, and most records have 1; give"),
     ("choices", choice(choices=["a", " "]), ":1 has no text in 'choices'"),
     ("choices", choice(choices=["a", "\ud800"]), ": choices holds a lone surrogate"),
-    ("choices", choice(context=""), ":1 has no text in 'context'"),
     ("choices", choice(label=2), ":1 has the label 2; write the number of the right choice, 0 to 1"),
-    ("choices", choice(label=0.5), ":1 has the label 0.5"),
     ("choices", choice(label=None), ":1 has the label None"),
-    ("choices", choice() + choice() + choice(choices=["a"] * 3), ":3 has 3 choices, others have 2; give"),
+    ("choices", choice() + choice() + choice(choices=["a"] * 3), ":3 has 3 choices, and most records have 2; give"),
     ("swag", "context,a,b,label\nabc,cab,,1\n", ":2 has no text in 'b'"),
-    ("swag", "context,a,b,label\nabc,cab,bad,b\n", ":2 has the label 'b'"),
-    ("race", "[" * 100_000, "is not JSON that can be read"),
-    ("race", "[]", "is not a JSON object with an article and its questions"),
-    ("race", exam(article=" "), "has no text in 'article'"),
-    ("race", exam(article="a \udcff"), "article holds a lone surrogate"),
-    ("race", exam(questions=[None]), "questions[0] is None, not a text"),
+    ("race", "[]", "has no text 'article'; write a JSON object"),
+    ("race", exam(questions=[None]), "questions[0] is (None, "),
     ("race", exam(questions=["\udcff"]), "questions[0] holds a lone surrogate"),
-    ("race", exam(options=[["a", "b", "c", 4]]), "options[0] must be a list of 4 texts"),
-    ("race", exam(answers=["E"]), "answers[0] is 'E'; write one of A, B, C, D"),
-    ("race", exam(answers=...), "must have lists 'questions', 'options' and 'answers' of one length"),
-    ("race", b"\xff" + exam().encode(), "is not UTF-8"),
-    ("squad", "[" * 100_000, "is not JSON that can be read"),
-    ("squad", '{"version": ' + "1" * 5_000 + "}", "is not JSON that can be read"),
+    ("race", exam(answers=["E"]), "an answer of A, B, C, D"),
+    ("race", exam(answers=...), "has no list 'answers'"),
     ("squad", '{"data": {}}', "has no list 'data'; give"),
     ("squad", '{"data": []}', "has no questions; give"),
     ("squad", '{"data": [{"paragraphs": [{"qas": []}]}]}', "data[0].paragraphs[0] has no text 'context'"),
     ("squad", squad(context="a \ud800 b"), "context holds a lone surrogate"),
-    ("squad", squad(question=" "), "qas[0] has no text in 'question'"),
+    ("squad", squad(question=" "), "qas[0] has no text 'question'"),
     ("squad", squad(id="\ud800"), "id holds a lone surrogate"),
-    ("squad", squad(question=...), "has no text 'question'"),
     ("squad", squad(answers=[{"text": "ada", "answer_start": 10**30}]), "is not in the context at its answer_start"),
     ("squad", squad(answers=[{"text": "a", "answer_start": -3}]), "is not in the context at its answer_start; fix"),
     ("squad", squad(answers=[{"text": "ada", "answer_start": "0"}]), "answers[0] has no number 'answer_start'"),
     ("squad", squad(answers=[]), "has no answer; add"),
     ("squad", squad(is_impossible="no"), "has no true or false 'is_impossible'"),
     ("squad", squad(context="\u200b \u200b", is_impossible=True), "has a context without tokens"),
-    ("squad", squad(answers=..., answer={"text": "a"}), "has no list 'answers'; give a file in"),
     ("squad", FLAT + lines({"question": "bid"}), ":2 has no text 'context'"),
-    ("squad", FLAT + FLAT.replace('["ada"]', '"ada"'), ":2 has the answers"),
-    ("squad", FLAT + "{\n", ":2 is not JSON"),
+    ("squad", FLAT + FLAT.replace('["ada"]', '"ada"'), ":2 has no list 'text'; write"),
     ("conll", "", "has no record that can be used"),
     ("conll", "\n-DOCSTART- O\n\n", "has no record that can be used; give"),
     ("conll", "abc\tX\tO\n\n\tX\tO\n", ":3 has no word"),
     ("conll", "abc X O\n\ncab X O\n\nX O\n", ":5 has 2 columns between spaces, and most lines have 3; correct"),
-    ("conll", "abc\tO\ncab O\nbad\tO\n", ":2 has 1 columns between tabs"),
     ("conll", "abc O\ncab O\n\n\u200b\n", ":4 has 1 columns"),
     ("conll", "abc O\rcab O\r", ":1 has a carriage return; end"),
     ("conll", "Word\tTag\nabc\tO\n\ncab\tO\n", ":1 has the tag 'Tag', as no other line has, and looks like"),
     ("conll", "abc\ncab\n", ":1 has 1 columns, so examples.word=0 and examples.tag=-1 are the same one; sep"),
-    ("conll", "word,tag\nabc,O\n", "are the same one; separate columns by tabs or spaces, or set"),
-    ("conll", '{"id": 3}\n', ":1 has no list of words in 'tokens' or 'words', it has 'id'"),
     ("conll", lines({"text": "ada", "label": [[0, 3, "PER"]]}), "spans of characters, as tools of annotation write"),
     ("conll", lines({"tokens": [{"text": "ada"}], "spans": [{"start": 0}]}), 'write {"tokens": ["Ada", "ran"], "tags"'),
     ("conll", '{"tokens": ["abc"]}\n', ":1 has no list of tags, only 'tokens'; set examples.tag_field"),
     ("conll", lines({"tokens": ["abc"], "a": ["O"], "b": ["O"]}), "has several lists of tags, 'a', 'b'; set"),
     ("conll", lines({"tokens": ["a"], "tags": ["O"]}, {"tokens": ["a"], "tags": []}), ":2 has 0 tags in 'tags' and"),
-    ("conll", lines({"tokens": [""], "tags": ["O"]}), ":1 has no list of words in 'tokens'"),
     ("conll", lines({"tokens": ["a"], "tags": ["O"]}, {"tokens": [], "tags": []}), ":2 has no list of words"),
     ("conll", lines({"tokens": ["abc"], "tags": [0.5]}), ":1 has the tag '0.5'; write"),
-    ("conll", lines({"tokens": ["abc"], "tags": ["\ud800"]}), ":1: tags holds a lone surrogate"),
     ("conll", "abc\tO\ncab\t\n", ":2 has no tag"),
     ("conll", "abc\tO\ncab\t-100\n", ":1 has the tag -100"),
-    ("conll", lines({"tokens": ["abc", "cab"], "ner_tags": [0, -100]}), ":1 has the tag -100"),
     ("conll", lines({"tokens": ["abc", "cab"], "ner_tags": [0, -1]}), ":1 has the tag -1, which marks ignored pieces"),
-    ("conll", b"abc O\n\xff O\n", ":2 is not UTF-8"),
     ("conll", UD * 2 + "3\tx\n", ":7 has 2 columns between tabs, not 10; correct"),
     ("conllu", "# text = a\n\n", "has no sentences of CoNLL-U that can be used; give"),
     ("conllu", UD.replace("\t", " "), ":1 has 1 columns between tabs, not 10; correct"),
     ("conllu", UD.replace("1\t", "x\t", 1), ":1 is not CoNLL-U ('x' is not a valid ID"),
-    ("conllu", UD.replace("1\t", "3-1\t", 1), ":1 is not CoNLL-U ('3-1' is not a valid ID"),
-    ("conllu", UD.replace("1\t", "_\t", 1), ":1 has no number"),
     ("conllu", UD.replace("\tabc\t", "\t\t", 1), ":1 has no word"),
     ("conllu", UD.replace("NOUN", "_").replace("VERB", "_"), "has no word with examples.conllu=upos; choose"),
-    ("conllu", UD.encode("utf-16"), "looks like UTF-16"),
 ]
 IDS = [f"{name}-{complaint}" for name, _, complaint in BAD]  # the contents are too long
 
 
-@pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory) -> str:
-    return str(labeled_files.vocabulary(tmp_path_factory.mktemp("vocabulary") / "vocab.txt"))
-
-
 @pytest.fixture
-def start(tmp_path, vocabulary, capsys):
+def start(open_files, capsys):
     """start(format, training, heldout, **settings) -> (exit code, lines of stderr), up to the first compilation."""
 
-    def write(split: str, name: str, content: str | bytes) -> str:
-        path = tmp_path / f"{split}{SETTINGS[name][1]}"
-        content = content.encode() if isinstance(content, str) else content
-        if name == "race":
-            path.mkdir(exist_ok=True)
-            (path / "1.txt").write_bytes(content)
-        else:
-            path.write_bytes(content)
-        return str(path)
-
     def run(name: str, training: str | bytes, heldout: str | bytes, **changes) -> tuple[int, list[str]]:
-        objective, _, settings = SETTINGS[name]
-        files = {"train": write("train", name, training), "heldout": write("dev", name, heldout)}
-        config = {
-            "data": {"tokenizer": {"model": vocabulary, "lowercase": True}},
-            "tasks": {"toy": {"objective": {"kind": objective}, "examples": files | settings | changes}},
-            "optimizer": {"warmup_share": 0.1},
-            "stages": [{"epochs": 1.0, "seq_len": 64, "examples": 4}],
-        }
-        code = command_line.exit_code_of(lambda: open_feeds(from_dict(config)).plan())
+        objective, suffix, settings = SETTINGS[name]
+
+        def program() -> None:
+            open_files({"kind": objective}, suffix, training, heldout, **settings | changes)
+
+        code = command_line.exit_code_of(program)
         return code, capsys.readouterr().err.splitlines()
 
     return run
@@ -300,7 +241,6 @@ def test_bad_records_are_skipped_and_counted(start, name, content, skipped, tota
 @pytest.mark.parametrize(
     "make, complaint",
     [
-        (lambda: Choices(context=""), "examples.context is empty; name a column"),
         (lambda: Choices(choices=("a", "")), "examples.choices.1 is empty; name a column"),
         (lambda: LabeledText(heldout=1.5), "examples.heldout=1.5 must be a file, or a share between 0 and 1"),
         (lambda: LabelSets(separator=""), "examples.separator is empty"),
@@ -308,17 +248,13 @@ def test_bad_records_are_skipped_and_counted(start, name, content, skipped, tota
         (lambda: Questions(on_bad_record="ask"), "examples.on_bad_record='ask' is unknown; choose"),
         (lambda: RepeatedText(train="a", heldout="a"), "examples.train and examples.heldout are both a"),
         (lambda: SiamesePairs(pair=""), "examples.pair is empty; name"),
-        (lambda: SiamesePairs(text=""), "examples.text is empty; name"),
-        (lambda: Choices(choices=()), "examples.choices is empty; name a column"),
-        (lambda: Tagged(heldout=0.2), "examples.heldout=0.2 is a share, which examples.kind=tagged does not hold out"),
-        (lambda: Tagged(stride=0), "examples.stride=0 must be"),
+        (
+            lambda: Tagged(heldout=0.2),
+            "heldout=0.2 divides the training file, which examples.kind=tagged does not",
+        ),
         (lambda: Tagged(units="letters"), "examples.units='letters' is unknown; choose"),
-        (lambda: Tagged(conllu="feats."), "examples.conllu='feats.' is not a tag of CoNLL-U; choose"),
         (lambda: Tagged(conllu="deprel"), "examples.conllu='deprel' is not a tag of CoNLL-U; choose"),
         (lambda: Race().with_columns({"label": "x"}), "--label=x has no effect on a model of examples.kind=race"),
-        (lambda: LabeledText().read(""), "examples.train or examples.heldout is empty; name"),
-        (lambda: Questions().read(""), "examples.train or examples.heldout is empty; name"),
-        (lambda: Race().read(""), "examples.train or examples.heldout is empty; name"),
         (lambda: Tagged().read(""), "examples.train or examples.heldout is empty; name"),
     ],
 )
@@ -367,7 +303,7 @@ def test_no_answer_overwrites_a_column(start, name, column, setting):
         ("a.xlsx", "a.xlsx looks like a spreadsheet or document and not like text in UTF-8; save"),
         ("a.csv.zip", "a.csv.zip looks like a .zip archive"),
         ("pointer.csv", "looks like a pointer of Git LFS"),
-        ("a.parquet", "a.parquet: object 1 has no field 'text', it has 'words'"),
+        ("a.parquet", "a.parquet: object 1 has no column 'text'; it has 'words'"),
     ],
 )
 def test_a_file_that_cannot_be_read(start, tmp_path, path, complaint):

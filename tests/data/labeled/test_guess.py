@@ -1,6 +1,5 @@
 """Columns of a file as a spreadsheet writes it: delimiter, text and label are found and printed, or refused."""
 
-import gzip
 import json
 import random
 import shutil
@@ -11,16 +10,15 @@ import pytest
 from bertjax.data import tokenizer
 from bertjax.data.labeled import tables
 from bertjax.data.labeled.label_sets import LabelSets
-from bertjax.data.labeled.siamese import SiamesePairs
 from bertjax.data.labeled.source import LabeledSource
 from bertjax.data.labeled.split import divide, folds, limited
-from bertjax.data.labeled.texts import LabeledText
+from bertjax.data.labeled.texts import LabeledText, SiamesePairs
 from bertjax.data.plan import Spec
 from bertjax.runtime.errors import UserError
 from tests import labeled_files
+from tests.labeled_files import file_of
 
 WORDS = "Lieferung kam leider zu spät und war beschädigt aber der Service antwortete sofort freundlich".split()
-KOREAN = "배송이 너무 늦게 도착해서 실망했지만 상담원은 아주 친절하게 답변해 주었습니다".split()
 
 
 def messages(count: int = 60, words: list[str] | str = WORDS, glue: str = " ") -> list[tuple[str, str]]:
@@ -37,9 +35,7 @@ def table(mark: str, header: str = "Nr,Nachricht,Kategorie") -> str:
 
 
 def located(tmp_path, name: str, content: str | bytes, **settings) -> LabeledText:
-    path = tmp_path / name
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return LabeledText(train=str(path), **{"text": "auto", "label": "auto"} | settings).located()
+    return LabeledText(train=file_of(tmp_path, name, content), **{"text": "auto", "label": "auto"} | settings).located()
 
 
 def test_a_file_without_a_header_keeps_its_first_line(tmp_path, capsys):
@@ -50,7 +46,7 @@ def test_a_file_without_a_header_keeps_its_first_line(tmp_path, capsys):
     assert located(tmp_path, "messages.csv", content, text="1").label == "2"
     assert located(tmp_path, "messages.csv", content, label="2").text == "1"
     with pytest.raises(UserError, match="a.tsv:1 has 1 fields, not 2"):  # the line that lost its tab
-        tables.read(write(tmp_path, "a.tsv", "one, two x\nfour, five\ty\nsix, ten\tz\n"), ["0", "1"])
+        tables.read(file_of(tmp_path, "a.tsv", "one, two x\nfour, five\ty\nsix, ten\tz\n"), ["0", "1"])
 
 
 def test_files_without_a_header_or_a_name_of_a_column(tmp_path):
@@ -75,6 +71,7 @@ def test_files_without_a_header_or_a_name_of_a_column(tmp_path):
         ),
         ("question;answer;kind", "{text};{text} x;{label}", "'question' and 'answer' may each be the text: set exam"),
         ("id;kind", "{number};{label}", "none looks like the text: set examples.text=COLUMN"),
+        ("text", "{label} of this", "none looks like the text: set examples.text=COLUMN"),
         ("message;id", "{text};{number}", "none looks like the label: set examples.label=COLUMN"),
     ],
 )
@@ -95,8 +92,8 @@ def test_what_is_not_certain_is_refused_with_the_columns(tmp_path, header, row, 
 )
 def test_labels_of_every_task_are_found(tmp_path, kind, settings, row, found):
     rows = [row.format(text=text, label=label, n=n, third=n // 3) for n, (text, label) in enumerate(messages())]
-    (tmp_path / "a.csv").write_text("\n".join(["id;text;kind;c", *rows]))
-    located = kind(train=str(tmp_path / "a.csv"), text="auto", **settings).located(kind is not LabeledText)
+    path = file_of(tmp_path, "a.csv", "\n".join(["id;text;kind;c", *rows]))
+    located = kind(train=path, text="auto", **settings).located(kind is not LabeledText)
     assert (located.text, located.pair, located.label) == found
 
 
@@ -110,12 +107,6 @@ def test_a_column_that_is_called_like_one_of_its_classes(tmp_path, capsys, names
     )
     notes = capsys.readouterr().err
     assert "its first line is an example" not in notes and "if it is an example, set examples.text=0" in notes
-
-
-def write(tmp_path, name: str, text: str) -> str:
-    path = tmp_path / name
-    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
-    return str(path)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +133,7 @@ def test_what_a_file_holds_counts_more_than_its_name(tmp_path, capsys, name, con
     The files 0.csv have no header.
     """
     columns = ["0", "1"] if name == "0.csv" else ["text", "label"]
-    records = tables.read(write(tmp_path, name, content), columns)
+    records = tables.read(file_of(tmp_path, name, content), columns)
     assert [[record[column] for column in columns] for record in records] == [["one, two; three", "x"], ["four", "y"]]
     line = capsys.readouterr().err
     assert printed in line and bool(line) == bool(printed)

@@ -8,13 +8,10 @@ import re
 
 import pytest
 
-from bertjax.config.config import from_dict
 from bertjax.data.labeled.split import text_key
 from bertjax.runtime.errors import UserError
-from bertjax.training.resolve import open_feeds
 from bertjax.training.results import labeled_block
 from bertjax.training.results.report import labeled_lines
-from tests import labeled_files
 
 
 def lines(*records: dict) -> str:
@@ -25,36 +22,24 @@ def labeled(*labels: object) -> str:
     return lines(*({"text": f"abc {number}", "label": label} for number, label in enumerate(labels)))
 
 
-@pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory) -> str:
-    return str(labeled_files.vocabulary(tmp_path_factory.mktemp("vocabulary") / "vocab.txt"))
+EXAMPLES = {
+    "classification": {"kind": "labeled_text", "text": "text"},
+    "regression": {"kind": "labeled_text", "text": "text"},
+    "embedding_regression": {"kind": "siamese_pairs", "text": "text", "pair": "text"},
+    "multi_label": {"kind": "label_sets", "text": "text"},
+    "tagging": {"kind": "tagged"},
+}
 
 
 @pytest.fixture
-def feeds(tmp_path, vocabulary):
-    """feeds(name of the files, training, heldout, objective, **settings) -> the feeds of a run."""
+def feeds(open_files):
+    """feeds(suffix, training, heldout, objective, its settings, **settings of the examples) -> the feeds of a run."""
 
-    def open_files(name: str, training: str, heldout: str = "", objective: str = "classification", own=(), **settings):
-        paths = []
-        for split, content in (("train", training), ("dev", heldout or training)):
-            paths.append(tmp_path / f"{split}{name}")
-            paths[-1].write_text(content)
-        kind = {"tagging": {"kind": "tagged"}, "question_answering": {"kind": "questions", "max_question": 8}}
-        kind |= {"embedding_regression": {"kind": "siamese_pairs", "text": "text", "pair": "text"}}
-        kind |= {"multi_label": {"kind": "label_sets", "text": "text"}}
-        examples = kind.get(objective, {"kind": "labeled_text", "text": "text"})
-        examples = {"train": str(paths[0]), "heldout": str(paths[1])} | examples | settings
-        config = {
-            "data": {"tokenizer": {"model": vocabulary, "lowercase": True}},
-            "tasks": {"toy": {"objective": {"kind": objective} | dict(own), "examples": examples}},
-            "optimizer": {"warmup_share": 0.1},
-            "stages": [{"epochs": 1.0, "seq_len": 64, "examples": 4}],
-        }
-        opened = open_feeds(from_dict(config))
-        opened.plan()
-        return opened
+    def open_run(suffix: str, training: str, heldout: str = "", objective: str = "classification", own=(), **settings):
+        examples = EXAMPLES[objective] | settings
+        return open_files({"kind": objective} | dict(own), suffix, training, heldout or training, **examples)
 
-    return open_files
+    return open_run
 
 
 def printed(feeds) -> list[str]:
@@ -120,7 +105,7 @@ def test_what_stands_for_no_label(feeds, capsys):
     assert feeds(".jsonl", labeled("a", "-", "b"), **keep).config.task.objective.classes == ("-", "a", "b")
     assert feeds(".jsonl", labeled(0, 1, -1), **keep).config.task.objective.classes == ("-1", "0", "1")
     assert capsys.readouterr().err == ""
-    with pytest.raises(UserError, match=":2 has the label '' in 'label'; write a text or a number"):
+    with pytest.raises(UserError, match=":2 has the label '' in 'label', which is blank"):
         feeds(".jsonl", labeled("a", ""), **keep)
     opened = feeds(".jsonl", labeled(0, 1, 2, -1), objective="regression")
     assert opened.store.examples("train", 64, ()).ragged.labels["label"].tolist() == [0.0, 1.0, 2.0, -1.0]

@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 
 from bertjax.config.config import Task
 from bertjax.data.labeled.base import WHERE
-from bertjax.data.labeled.choices import Choices, Race
+from bertjax.data.labeled.choices import Race
 from bertjax.data.labeled.label_sets import LabelSets
 from bertjax.data.labeled.questions import ANSWER, NO_ANSWER, Questions
-from bertjax.data.labeled.source import LabeledSource
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.multi_label import MultiLabel
 from bertjax.runtime.errors import UserError
-from tests import labeled_files
+from tests.labeled_files import file_of
 
 
 def question(context, answer="", start=None, wording="who", **fields):
@@ -33,9 +32,7 @@ def squad(*records):
 
 
 def write(folder, content):
-    path = folder / "train.json"
-    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
-    return str(path)
+    return file_of(folder, "train.json", content if isinstance(content, str) else json.dumps(content))
 
 
 def answer_of(examples, window):
@@ -48,21 +45,11 @@ def answer_of(examples, window):
 def test_both_versions_of_squad_are_read(tmp_path):
     impossible = question("of bo") | {"is_impossible": True, "plausible_answers": [{"text": "bo", "answer_start": 3}]}
     path = write(tmp_path, squad(question("ann ran.", "ann"), impossible))
+    places = [f"{path}:data[0].paragraphs[{number}].qas[0]" for number in range(2)]
+    entry = {"id": "q", "question": "who"}
     assert Questions().read(path) == [
-        {
-            "id": "q",
-            "question": "who",
-            "context": "ann ran.",
-            "answers": [{"text": "ann", "answer_start": 0}],
-            WHERE: f"{path}:data[0].paragraphs[0].qas[0]",
-        },
-        {
-            "id": "q",
-            "question": "who",
-            "context": "of bo",
-            "answers": [],
-            WHERE: f"{path}:data[0].paragraphs[1].qas[0]",
-        },
+        entry | {"context": "ann ran.", "answers": [{"text": "ann", "answer_start": 0}], WHERE: places[0]},
+        entry | {"context": "of bo", "answers": [], WHERE: places[1]},
     ]
     assert Questions().class_counts(Questions().read(path)) == {ANSWER: 1, NO_ANSWER: 1}
 
@@ -110,20 +97,6 @@ def test_windows_contain_the_answer_or_point_to_cls(spelling, before, answer, af
     assert all(count == (not character.isspace()) for count, character in zip(counted, context) if character.isascii())
 
 
-T = 64
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("choices")
-    return [labeled_files.choices(folder / f"{name}.jsonl", 40, seed) for seed, name in enumerate(("train", "dev"))]
-
-
-def source(files, store, **fields) -> LabeledSource:
-    train, heldout = map(str, files)
-    return LabeledSource(Choices(train=train, heldout=heldout, **fields), store.tokenizer)
-
-
 EXAM = {
     "id": "high1.txt",
     "article": "ann met bo . they ran .",
@@ -133,18 +106,13 @@ EXAM = {
 }
 
 
-def choices_write(folder, exam, name="high/1.txt"):
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(exam if isinstance(exam, str) else json.dumps(exam))
-    return path
-
-
 def test_every_question_of_every_level_is_a_record(tmp_path, monkeypatch):
-    choices_write(tmp_path, EXAM, "middle/2.txt")
-    path = choices_write(tmp_path, EXAM, "high/10.txt")
-    choices_write(tmp_path, "notes of mine", "readme.md")
-    choices_write(tmp_path, "a copy's metadata", "high/._10.txt")
+    (tmp_path / "middle").mkdir()
+    (tmp_path / "high").mkdir()
+    file_of(tmp_path / "middle", "2.txt", json.dumps(EXAM))
+    path = file_of(tmp_path / "high", "10.txt", json.dumps(EXAM))
+    file_of(tmp_path, "readme.md", "notes of mine")
+    file_of(tmp_path / "high", "._10.txt", "a copy's metadata")
     records = Race().read(str(tmp_path))
     assert len(records) == 4 and records[0] == {
         "article": EXAM["article"],
@@ -160,20 +128,12 @@ def test_every_question_of_every_level_is_a_record(tmp_path, monkeypatch):
     assert Race().class_counts(records) == {"0": 2, "1": 0, "2": 2, "3": 0}
 
 
-ROWS = [("abc", ["b", "a"]), ("bcd", []), ("cde", ["c"]), ("def", ["a", "c"])]
 CLASSES = ("a", "b", "c")
-
-
-def csv(folder, rows=ROWS, separator=","):
-    lines = [f'{text},"{separator.join(names)}"' for text, names in rows]
-    (folder / "rows.csv").write_text("\n".join(["text,label", *lines]) + "\n")
-    return str(folder / "rows.csv")
 
 
 def jsonl(folder, labels):
     lines = [json.dumps({"text": f"text {number}", "label": value}) for number, value in enumerate(labels)]
-    (folder / "rows.jsonl").write_text("\n".join(lines) + "\n")
-    return str(folder / "rows.jsonl")
+    return file_of(folder, "rows.jsonl", "\n".join(lines))
 
 
 @pytest.mark.parametrize(

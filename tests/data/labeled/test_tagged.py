@@ -8,6 +8,7 @@ import pytest
 
 from bertjax.data.labeled.base import WHERE
 from bertjax.data.labeled.tagged import Tagged
+from tests.labeled_files import file_of
 
 CONLL = """-DOCSTART- -X- O O
 
@@ -22,14 +23,8 @@ oslo NNP I-NP B-LOC
 CLASSES = ("B-LOC", "B-PER", "I-PER", "O")
 
 
-def write(folder, text, name="train.txt"):
-    path = folder / name
-    path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
-    return str(path)
-
-
 def test_columns_and_sentences(tmp_path):
-    path = write(tmp_path, CONLL, "train.txt.gz")
+    path = file_of(tmp_path, "train.txt.gz", CONLL)
     records = Tagged().read(path)
     assert records == [
         {"words": ["ann", "li", "ran"], "tags": ["B-PER", "I-PER", "O"], WHERE: f"{path}:3"},
@@ -38,16 +33,18 @@ def test_columns_and_sentences(tmp_path):
     assert Tagged().class_counts(records) == {"B-PER": 1, "I-PER": 1, "B-LOC": 1, "O": 2}
     assert [record["tags"] for record in Tagged(tag=1).read(path)] == [["NNP", "NNP", "VBD"], ["TO", "NNP"]]
     assert Tagged(word=1, tag=0).read(path)[1]["words"] == ["TO", "NNP"]
-    path = write(tmp_path, "## 1\tOslo is a city\nOslo\tB-LOC\n# \tO\n\n## 2\tx\nx\tO\n")
+    path = file_of(tmp_path, "train.txt", "## 1\tOslo is a city\nOslo\tB-LOC\n# \tO\n\n## 2\tx\nx\tO\n")
     records = Tagged(comment="##").read(path)
     assert [(record["words"], record["tags"]) for record in records] == [
         (["Oslo", "#"], ["B-LOC", "O"]),
         (["x"], ["O"]),
     ]
     # A model that learned from columns is scored on JSON, and one of CoNLL-U on columns.
-    path = write(tmp_path, '{"tokens": ["ann"], "tags": ["O"]}\n', "a.jsonl")
+    path = file_of(tmp_path, "a.jsonl", '{"tokens": ["ann"], "tags": ["O"]}\n')
     assert Tagged(train="train.txt", word=1, tag=3).read(path)[0]["words"] == ["ann"]
-    assert Tagged(train="train.conllu", conllu="xpos").read(write(tmp_path, "ann O\n"))[0]["tags"] == ["O"]
+    assert Tagged(train="train.conllu", conllu="xpos").read(file_of(tmp_path, "train.txt", "ann O\n"))[0]["tags"] == [
+        "O"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +89,7 @@ def test_punctuation_around_words_is_split_off():
 
 
 def read_to_predict(tmp_path, text, name="a.txt", **choices):
-    records = Tagged(**choices).read_unlabeled(write(tmp_path, text, name), CLASSES)
+    records = Tagged(**choices).read_unlabeled(file_of(tmp_path, name, text), CLASSES)
     return None if records is None else [record["words"] for record in records]
 
 
@@ -129,11 +126,11 @@ def test_tables_of_texts_are_no_words(tmp_path):
         ("a.json", '[{"text": "ann li"}]\n'),
     ):
         assert read_to_predict(tmp_path, text, name) is None
-        assert Tagged().with_answers(write(tmp_path, text, name), iter(()), CLASSES) is None
+        assert Tagged().with_answers(file_of(tmp_path, name, text), iter(()), CLASSES) is None
 
 
 def answered(tmp_path, text, tags, name="a.txt", classes=CLASSES, **choices) -> list[str]:
-    path = write(tmp_path, text, name)
+    path = file_of(tmp_path, name, text)
     return list(Tagged(**choices).with_answers(path, iter(tags), classes))
 
 
@@ -143,7 +140,7 @@ def test_answers_are_the_last_column(tmp_path):
     assert answered(tmp_path, text, ["O", "B-PER", "B-LOC"]) == expected
     tabs = answered(tmp_path, text.replace(" ", "\t"), ["O", "B-PER", "B-LOC"])
     assert tabs == [line.replace(" ", "\t") for line in expected]
-    path = write(tmp_path, "ann went home\nli ran\n")
+    path = file_of(tmp_path, "train.txt", "ann went home\nli ran\n")
     assert Tagged().with_answers(path, iter(()), CLASSES) is None, "lines of text have no columns"
 
 
@@ -198,8 +195,7 @@ SENTENCES = """\
     ],
 )
 def test_words_and_tags(tmp_path, field, tags):
-    path = str(tmp_path / "train.conllu.gz")
-    Path(path).write_bytes(gzip.compress(SENTENCES.encode()))
+    path = file_of(tmp_path, "train.conllu.gz", SENTENCES)
     records = Tagged(conllu=field).read(path)
     assert [record["words"] for record in records] == [["I", "do", "n't", "."], ["New  York"]]
     assert [record["tags"] for record in records] == tags

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertjax.data.labeled.tag_schemes import canonical_of
+from bertjax.data.labeled.labels import canonical_of
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.objectives.finetuning.tagging import Tagging, entities, scores
 from tests.objectives import labeled_batches
