@@ -48,7 +48,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         examples["kind"] = "label_sets"
     if variant == "tags":
         objective = {"kind": "tagging"}
-        examples = {"kind": "tagged", "train": "train.txt", "heldout": "heldout.txt"}
+        examples = {"kind": "tagged", "train": "train.txt", "heldout": 0.2}
     config = ml_collections.ConfigDict()
     config.model = {"preset": "init_from"}
     config.tasks = {"classify": {"objective": objective, "examples": examples}}

@@ -19,6 +19,8 @@ _EXAMPLES_A_CLASS = 3
 _PAIR = ("sentence1", "sentence2")
 # No class name is longer.
 _LONGEST_NAME = 80
+# A text has at least this many borders of words if nothing else tells it from the name of a column.
+_BORDERS_OF_A_TEXT = 3
 # The border of two words of letters: numbers, dates, codes and addresses of mail have none.
 _WORDS = re.compile(r"[^\W\d_]\W{0,4}\s\W{0,4}[^\W\d_]")
 
@@ -31,7 +33,7 @@ def settle(
     A column that is called `text` or `label` wins. Otherwise the text is the only column whose values are mostly
     different and have several words, or with a second text the first of two (`sentence1` and `sentence2` win), and the
     label is the only one that can be one. If the first line is not a header, because its label is one that other lines
-    have too, the columns are numbers.
+    have too or a number beside numbers, or because a pair without a label is two texts, the columns are numbers.
 
     Args:
       path: the training file.
@@ -65,11 +67,14 @@ def settle(
         text = _only("text", free, _is_text, values, path)
     found = {"text": text, "pair": pair, "label": label}
     has_no_header = any(name.isdecimal() and name not in names for name in found.values())
-    is_table = {text, label} <= values.keys() and not tables.holds_objects(path)
-    if is_table and labels.class_of(label) in set(map(labels.class_of, values[label])):
+    named = [name for name in (text, pair, label) if name]
+    if values.keys() >= set(named) and not tables.holds_objects(path):
+        is_class = bool(label) and labels.class_of(label) in set(map(labels.class_of, values[label]))
+        is_value = is_class or (bool(label) and is_label is are_scores and are_scores([*values[label], label]))
         # A first line such as `text,spam` names the columns, although `spam` is one of the classes.
-        has_no_header = has_no_header or _WORDS.search(text) is not None
-        if not has_no_header:
+        borders = min(len(_WORDS.findall(name)) for name in named if name != label)
+        has_no_header |= borders >= _BORDERS_OF_A_TEXT if not label else is_value and borders > 0
+        if is_class and not has_no_header:
             taken = f"its first line, {text!r} and {label!r}, is taken for the names of columns"
             numbers = f"set examples.text={names.index(text)} and examples.label={names.index(label)}"
             say(f"{path}: {taken}; if it is an example, {numbers}", file=sys.stderr)
@@ -86,13 +91,15 @@ def _only(
     role: str, free: list[str], fits: Callable[[list[Any]], bool], values: Mapping[str, list[Any]], path: str
 ) -> str:
     """Return the free column that is called like a role, or else the only one whose values fit it."""
-    if role in free:
+    if role in free and not (fits is are_scores and not are_scores(values[role])):
         return role
     candidates = [name for name in free if fits(values[name])]
     if len(candidates) == 1:
         return candidates[0]
     which = f"{' and '.join(map(repr, candidates))} may each be" if candidates else "none looks like"
     remedy = f"set examples.{role}={candidates[0] if candidates else 'COLUMN'}"
+    if len(candidates) > 1 and all(labels.class_of(value) in "01" for name in candidates for value in values[name]):
+        remedy += f", or examples.label_columns={candidates} if each is a class (finetune/classify:multi_label)"
     raise UserError(f"{path} has the columns {_described(values)}; {which} the {role}: {remedy}")
 
 

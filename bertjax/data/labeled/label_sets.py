@@ -68,7 +68,8 @@ class LabelSets(LabeledText):
         return dataclasses.replace(changed, label_columns=()) if "label" in columns else changed
 
     def is_label_column(self, values: list[Any]) -> bool:
-        parts = [value if isinstance(value, list) else re.split("[,;|]", str(value)) for value in values]
+        marks = f"[,;|]|{re.escape(self.separator)}"
+        parts = [value if isinstance(value, list) else re.split(marks, str(value)) for value in values]
         return super().is_label_column([part for value in parts for part in value])
 
     def class_counts(self, records: list[Record]) -> Counter[str]:

@@ -60,9 +60,9 @@ def class_of(label: Any) -> str:
 
 
 def number_of(label: Any) -> float:
-    """Return a label as a float; NaN if it is not a finite number."""
+    """Return a label as a float; NaN if it is not a finite number, as true and false are not."""
     try:
-        number = float(label)
+        number = math.nan if isinstance(label, bool) else float(label)
     except (TypeError, ValueError, OverflowError):
         return math.nan
     return number if math.isfinite(number) else math.nan

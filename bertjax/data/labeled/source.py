@@ -17,6 +17,7 @@ from bertjax.data.packing import mixed
 from bertjax.data.plan import Counts, Spec
 from bertjax.data.random import bits
 from bertjax.data.tokenizer import Tokenizer
+from bertjax.runtime import storage
 from bertjax.runtime.errors import UserError, shorten
 from bertjax.runtime.setting import OF_RECORDS, PLACE, marked
 
@@ -156,7 +157,9 @@ class LabeledSource:
         try:
             records = self._given.read(path)
         except UserError as error:
-            raise type(error)(f"examples.{setting}: {error}") from None
+            can_share = setting == "heldout" and self._given.is_divisible and not storage.exists(path)
+            share = ", or hold out a share of examples.train: examples.heldout=0.2" if can_share else ""
+            raise type(error)(f"examples.{setting}: {error}{share}") from None
         return self._given.without_missing(records, path, classes) if self.has_classes else records
 
     def records(self, split: str) -> list[Record]:

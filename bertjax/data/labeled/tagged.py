@@ -87,9 +87,12 @@ class Tagged(LabeledFormat):
     inputs: ClassVar[tuple[str, ...]] = ("text",)
     list_input: ClassVar[str] = "words"
     token_settings: ClassVar[tuple[str, ...]] = ("max_tokens", "stride")
+    is_divisible: ClassVar[bool] = True
 
     def __post_init__(self):
         super().__post_init__()
+        if self.folds:
+            raise UserError(f"examples.folds={self.folds} has no effect on examples.kind=tagged; remove it")
         tagged_files.check_conllu_tag(self.conllu)
 
     def texts_of(self, record: Record) -> list[str]:
@@ -347,16 +350,16 @@ def answer_of(record: Record, tags: list[str], classes: Sequence[str]) -> Record
     """Return the answer to a record: `words` and `prediction`, one tag per word.
 
     That to a text also has `offsets`, [start, end) of each word in the text, and if the tags mark entities `entities`.
+    The order of the fields is that of the columns of a file.
 
     Args:
       record: a record of `LabeledExamples`.
       tags: its predicted tags.
       classes: all tags, from which the scheme is inferred.
     """
-    answer: Record = {"words": record["words"], "prediction": tags}
     if (offsets := record.get("offsets")) is None:
-        return answer
-    answer["offsets"] = offsets
+        return {"words": record["words"], "prediction": tags}
+    answer: Record = {"words": record["words"], "offsets": offsets, "prediction": tags}
     if canonical := labels.canonical_of(classes):
         found = sorted(labels.entities(list(map(canonical, tags))), key=lambda entity: entity[1])
         places = [(kind, offsets[first][0], offsets[last][1]) for kind, first, last in found]

@@ -248,10 +248,8 @@ def test_bad_records_are_skipped_and_counted(start, name, content, skipped, tota
         (lambda: Questions(on_bad_record="ask"), "examples.on_bad_record='ask' is unknown; choose"),
         (lambda: RepeatedText(train="a", heldout="a"), "examples.train and examples.heldout are both a"),
         (lambda: SiamesePairs(pair=""), "examples.pair is empty; name"),
-        (
-            lambda: Tagged(heldout=0.2),
-            "heldout=0.2 divides the training file, which examples.kind=tagged does not",
-        ),
+        (lambda: Tagged(folds=2), "examples.folds=2 has no effect on examples.kind=tagged; remove it"),
+        (lambda: RepeatedText(heldout=0.2), "heldout=0.2 divides the training file, which examples.kind=repeated_text"),
         (lambda: Tagged(units="letters"), "examples.units='letters' is unknown; choose"),
         (lambda: Tagged(conllu="deprel"), "examples.conllu='deprel' is not a tag of CoNLL-U; choose"),
         (lambda: Race().with_columns({"label": "x"}), "--label=x has no effect on a model of examples.kind=race"),

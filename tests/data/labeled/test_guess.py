@@ -69,6 +69,11 @@ def test_files_without_a_header_or_a_name_of_a_column(tmp_path):
             r"'message' \(text\), 'kind' \(2 values\), 'channel' \(2 values\); 'kind' and 'channel' may each be the "
             "label: set examples.label=kind",
         ),
+        (
+            "body;fun;sad",
+            "{text};{bit};{bit}",
+            "set examples.label=fun, or examples.label_columns=.'fun', 'sad'. if each",
+        ),
         ("question;answer;kind", "{text};{text} x;{label}", "'question' and 'answer' may each be the text: set exam"),
         ("id;kind", "{number};{label}", "none looks like the text: set examples.text=COLUMN"),
         ("text", "{label} of this", "none looks like the text: set examples.text=COLUMN"),
@@ -76,7 +81,7 @@ def test_files_without_a_header_or_a_name_of_a_column(tmp_path):
     ],
 )
 def test_what_is_not_certain_is_refused_with_the_columns(tmp_path, header, row, complaint):
-    rows = [row.format(text=text, label=label, number=n) for n, (text, label) in enumerate(messages())]
+    rows = [row.format(text=text, label=label, number=n, bit=n % 2) for n, (text, label) in enumerate(messages())]
     with pytest.raises(UserError, match=complaint):
         located(tmp_path, "messages.csv", "\n".join([header, *rows]))
 
@@ -85,6 +90,7 @@ def test_what_is_not_certain_is_refused_with_the_columns(tmp_path, header, row, 
     "kind, settings, row, found",
     [
         (LabelSets, {"label": "auto"}, "{n};{text};{label}, cheap;", ("text", "", "kind")),
+        (LabelSets, {"label": "auto", "separator": "/"}, "{n};{text};{label}/cheap;", ("text", "", "kind")),
         (LabelSets, {"label": "auto", "label_columns": ("c",)}, "{n};{text};x;1", ("text", "", "label")),
         (LabeledText, {"label": "auto"}, "{n};{text};{third}.5;", ("text", "", "kind")),
         (SiamesePairs, {"label": "", "pair": "auto"}, "{n};{text};x;{text} y", ("text", "c", "")),
@@ -95,6 +101,29 @@ def test_labels_of_every_task_are_found(tmp_path, kind, settings, row, found):
     path = file_of(tmp_path, "a.csv", "\n".join(["id;text;kind;c", *rows]))
     located = kind(train=path, text="auto", **settings).located(kind is not LabeledText)
     assert (located.text, located.pair, located.label) == found
+
+
+@pytest.mark.parametrize(
+    "kind, settings, lines, found",
+    [
+        (SiamesePairs, {"label": "", "pair": "auto"}, "{text};{text} {n}", ("0", "1", "")),
+        (
+            SiamesePairs,
+            {"label": "", "pair": "auto"},
+            "1st text;2nd text\n{text};{text} {n}",
+            ("1st text", "2nd text", ""),
+        ),
+        (LabeledText, {"label": "auto"}, "{n}.5;{text} {n}", ("1", "", "0")),
+        (LabeledText, {"label": "auto", "pair": "auto"}, "{text};{third}.5;{text} {n}", ("0", "2", "1")),
+        (LabeledText, {"label": "auto"}, "text;label;score\n{text} {n};yes;{n}.5", ("text", "", "score")),
+    ],
+)
+def test_a_first_line_is_an_example_if_it_looks_like_one(tmp_path, kind, settings, lines, found):
+    header, row = lines.rpartition("\n")[0], lines.rpartition("\n")[2]
+    rows = [row.format(text=text, n=n, third=n // 3) for n, (text, _) in enumerate(messages())]
+    path = file_of(tmp_path, "a.csv", "\n".join([*filter(None, [header]), *rows]))
+    located = kind(train=path, text="auto", **settings).located(has_classes=False)
+    assert (located.text, located.pair, located.label) == found and len(located.read(path)) == len(rows)
 
 
 @pytest.mark.parametrize("names", ["text,praise", "comment,praise"])
