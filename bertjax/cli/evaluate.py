@@ -187,7 +187,7 @@ def score(
     if (corpus or asked is not saved) and not saved.is_export and isinstance(store, TokenStore):
         _warn_of_trained_documents(saved, store)
     feeds = Feeds(setup.config, store)
-    evaluation = Evaluator(setup, feeds, init_frozen(setup))(put(setup, model.params))
+    evaluation = Evaluator(setup, feeds, init_frozen([setup])[setup])(put(setup, model.params))
     metrics, baselines = evaluation.of_all("metrics"), evaluation.of_all("baselines")
     figures = {"eval": metrics, "baseline": baselines, "scored": _scored(feeds)}
     if per_class:

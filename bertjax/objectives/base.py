@@ -99,7 +99,7 @@ class Objective:
         return cast(dict, model.lazy_init(key, shapes, method=self.logits)["params"])
 
     def frozen_params(self, config: EncoderConfig) -> dict | None:
-        """Return parameters that terms read but nothing trains; their fingerprint is part of the run's identity."""
+        """Return what terms read and nothing trains, for a stage; those of the last stage are part of the identity."""
         return None
 
     def features(self, examples: PlacedExamples, draw: Draw) -> dict[str, np.ndarray]:

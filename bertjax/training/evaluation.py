@@ -106,7 +106,7 @@ class Evaluator:
     Args:
       setup: what the run computes with.
       feeds: its data.
-      frozen: {task: frozen params}, see `setup.init_frozen`.
+      frozen: {task: frozen params} of the setup, see `init_frozen`.
       on_batch: called after every batch, in all processes after the same ones; its errors end the evaluation.
     """
 

@@ -72,8 +72,9 @@ def _chunks(run: Run) -> Iterator[int]:
         _change_encoder(run)
         spec = run.timetable.at(first)
         run.log.dispatched(run.flops_at(first).executed(global_batches))
-        chunk = compile_chunk(run.setups[spec.stage], spec.task, spec.stage)
-        arguments = run.state, run.start.frozen[spec.task], global_batches
+        setup = run.setups[spec.stage]
+        chunk = compile_chunk(setup, spec.task, spec.stage)
+        arguments = run.state, run.start.frozen[setup][spec.task], global_batches
         shapes = (spec.stage, spec.task, end - first)
         if shapes in compiled:
             run.state, metrics = chunk(*arguments)

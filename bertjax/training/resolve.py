@@ -356,7 +356,7 @@ def _measured(setup: Setup, feeds: Feeds) -> int:
     config, (stage,) = setup.config, setup.config.stages
     minutes, recipe_steps, every = cast(float, stage.minutes), cast(int, stage.steps), config.eval.every
     weights = {name: task.weight or 0.0 for name, task in config.tasks.items()}
-    state, frozen, own = init_state(setup), init_frozen(setup), 0.0
+    state, frozen, own = init_state(setup), init_frozen([setup])[setup], 0.0
     for name, weight in weights.items():  # the mean over the tasks that take turns
         state, of_task = _time_task(setup, feeds, name, state, frozen[name])
         own += weight / sum(weights.values()) * of_task

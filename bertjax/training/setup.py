@@ -3,7 +3,7 @@
     encoder = resolve_encoder(config, vocab_size)
     setup = make_setup(config, encoder)
     state = init_state(setup)
-    state, metrics = compile_chunk(setup, task, stage)(state, frozen, batches)
+    state, metrics = compile_chunk(setup, task, stage)(state, init_frozen([setup])[setup][task], batches)
 
 All of it follows from the configuration, the vocabulary size and the devices; no corpus is needed. To compute shapes
 and to compile, abstract devices are enough, such as those that describe an absent TPU.
@@ -11,7 +11,7 @@ and to compile, abstract devices are enough, such as those that describe an abse
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import cast
 
 import jax
@@ -119,18 +119,18 @@ def make_setup(config: Config, encoder: EncoderConfig, devices: Sequence[jax.Dev
     objectives = {name: task.objective for name, task in config.tasks.items()}
     # The sharding strategy depends on the number of params, and the models with which the run computes on the strategy.
     unsharded = {name: objective.model(encoder) for name, objective in objectives.items()}
-    params = {name: functools.partial(_init_params, config, name, model) for name, model in unsharded.items()}
-    shapes = {name: jax.eval_shape(init, jax.random.key(0)) for name, init in params.items()}
-    layout = _make_layout(config, encoder, _merged(shapes), list(devices) or jax.devices())
+    inits = {name: functools.partial(_init_params, config, name, model) for name, model in unsharded.items()}
+    of_tasks = {name: jax.eval_shape(init, jax.random.key(0)) for name, init in inits.items()}
+    layout = _make_layout(config, encoder, _united(of_tasks), list(devices) or jax.devices())
     losses = {name: _make_loss(config, name, encoder, layout) for name in objectives}
-    trained = {name: frozenset(leaves_of(of_task)) for name, of_task in shapes.items()}
+    trained = {name: frozenset(leaves_of(of_task)) for name, of_task in of_tasks.items()}
     idle = {name: frozenset().union(*trained.values()) - own for name, own in trained.items()}
     optimizer = _make_optimizer(config, any(idle.values()))
     steps = sum(stage.steps or 0 for stage in config.stages)
     model_params = ModelParams(config.lora, config.pruning, config.quantization, steps)
 
     def create_params(key: jax.Array) -> dict:
-        return _merged({name: _init_params(config, name, loss.model, key) for name, loss in losses.items()})
+        return _united({name: _init_params(config, name, loss.model, key) for name, loss in losses.items()})
 
     create = training_state.new_state(create_params, optimizer, functools.partial(init_slots, losses, model_params))
     shapes = training_state.abstract_state(create, layout.mesh, layout.rules)
@@ -143,6 +143,7 @@ def make_setups(config: Config, vocab_size: int, devices: Sequence[jax.Device] =
     The last one is that of the finished model.
 
     Args:
+      config: the configuration.
       vocab_size: V.
       devices: devices for the mesh; `jax.devices()` by default.
 
@@ -174,10 +175,20 @@ def init_slots(losses: Mapping[str, Loss], model_params: ModelParams, params: di
     return {name: own for name, own in slots.items() if own}
 
 
-def init_frozen(setup: Setup) -> dict[str, dict | None]:
-    """Return {task: its objective's frozen params, sharded}, a teacher's, for example; None for those without."""
-    frozen = {name: loss.objective.frozen_params(setup.encoder) for name, loss in setup.losses.items()}
-    return {name: None if params is None else put(setup, params) for name, params in frozen.items()}
+# {setup: {task: the objective's frozen params on the devices, a teacher's, for example; None if it has none}}.
+Frozen = Mapping[Setup, Mapping[str, dict | None]]
+
+
+def init_frozen(setups: Iterable[Setup]) -> Frozen:
+    """Return the frozen params of each setup; what several have in common is on the devices once."""
+    host = {
+        setup: {name: loss.objective.frozen_params(setup.encoder) for name, loss in setup.losses.items()}
+        for setup in dict.fromkeys(setups)
+    }
+    copies: dict[tuple, jax.Array] = {}  # by the identity of arrays that `host` keeps
+    return {
+        setup: {name: put(setup, own, copies) for name, own in of_tasks.items()} for setup, of_tasks in host.items()
+    }
 
 
 def shapes_of_frozen(setup: Setup, task: str) -> dict | None:
@@ -186,14 +197,22 @@ def shapes_of_frozen(setup: Setup, task: str) -> dict | None:
     return training_state.abstract_state(lambda _: objective.frozen_params(setup.encoder), layout.mesh, layout.rules)
 
 
-def put(setup: Setup, params: dict) -> dict:
-    """Put host params on the mesh, sharded by the same rules as trained ones."""
+def put(setup: Setup, params: dict | None, copies: dict[tuple, jax.Array] | None = None) -> dict | None:
+    """Put host params on the mesh, sharded by the same rules as trained ones.
 
-    def put(leaf: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
+    Args:
+      params: the params; None for none.
+      copies: {(identity, sharding) of an array: its copy on the mesh}, to which new ones are added.
+    """
+    copies = {} if copies is None else copies
+
+    def copy(leaf: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
         # Each process provides its own devices' shards; device_put would compare full arrays over all hosts.
-        return jax.make_array_from_callback(leaf.shape, sharding, leaf.__getitem__)
+        if (key := (id(leaf), sharding)) not in copies:
+            copies[key] = jax.make_array_from_callback(leaf.shape, sharding, leaf.__getitem__)
+        return copies[key]
 
-    return jax.tree.map(put, params, shardings(params, setup.layout.rules, setup.layout.mesh))
+    return jax.tree.map(copy, params, shardings(params, setup.layout.rules, setup.layout.mesh))
 
 
 def merged(setup: Setup, state: State) -> dict:
@@ -295,7 +314,7 @@ def _init_params(config: Config, task: str, model: Model, key: jax.Array) -> dic
     return add_factors(config.lora, scored, key, config.frozen)
 
 
-def _merged(of_tasks: Mapping[str, dict]) -> dict:
+def _united(of_tasks: Mapping[str, dict]) -> dict:
     """Return all tasks' params. Equal paths are shared between tasks."""
     params: dict = {}
     for name, of_task in of_tasks.items():

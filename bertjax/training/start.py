@@ -34,7 +34,7 @@ from bertjax.training.run.tracking import check_trackers
 from bertjax.training.run.watchdog import Heartbeat, Watchdog
 from bertjax.training.run.workdir import Workdir, append_jsonl, write_json
 from bertjax.training.run.writer import LogWriter
-from bertjax.training.setup import Setup, init_frozen, make_timetable
+from bertjax.training.setup import Frozen, Setup, init_frozen, make_timetable
 from bertjax.training.teachers import open_teachers
 from bertjax.training.trace_checks import check_encoder, checked_setups
 
@@ -176,7 +176,7 @@ class Start:
       session: the open workdir.
       setups: what each stage computes with; the configuration in them is resolved.
       feeds: the run's data.
-      frozen: {task: frozen params}, on the devices.
+      frozen: frozen params, on the devices.
       source: initial parameters; None for random ones.
       run_record: written by `commit`.
       resumes: whether the workdir already holds the run.
@@ -186,7 +186,7 @@ class Start:
     session: Session
     setups: tuple[Setup, ...]
     feeds: Feeds
-    frozen: Mapping[str, dict | None]
+    frozen: Frozen
     source: init_from.Source | None
     run_record: record.RunRecord
     resumes: bool
@@ -271,8 +271,8 @@ def check_start(session: Session, config: Config, longer: bool, beside: Workdir 
         setups = checked(config, tokenizer.vocab_size)
     session.watchdog.locate(0, sum(cast(int, stage.steps) for stage in config.stages))
     source = processes.together(initial.source_of, resumed, setups, feeds)
-    frozen = processes.together(init_frozen, setups[-1])
-    identity = _identity(config, feeds, frozen, source)
+    frozen = processes.together(init_frozen, setups)
+    identity = _identity(config, feeds, frozen[setups[-1]], source)
     if beside:
         processes.from_writer(lambda: record.check_reads(beside, identity), "reads")
     run_record = record.RunRecord(config, settings, identity, tokenizer.vocab_size)

@@ -57,7 +57,7 @@ def setup_of(store, batch: int = BATCH, objective=None) -> Setup:
 
 def evaluate(store, **choices) -> Evaluator:
     setup = setup_of(store, **choices)
-    return Evaluator(setup, Feeds(setup.config, store), init_frozen(setup))
+    return Evaluator(setup, Feeds(setup.config, store), init_frozen([setup])[setup])
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_masked_words_of_a_labeled_file(store, tmp_path):
     }
     config, tokenizer = from_dict(settings), store.tokenizer
     [setup], feeds = make_setups(config, tokenizer.vocab_size), Feeds(config, labeled_source(config, tokenizer))
-    evaluation = Evaluator(setup, feeds, init_frozen(setup))(init_state(setup)["params"])
+    evaluation = Evaluator(setup, feeds, init_frozen([setup])[setup])(init_state(setup)["params"])
 
     texts = [[record["sentence"] for record in labeled_files.sentences(*size)] for size in ((160, 0), (40, 1))]
     counts = np.bincount(np.concatenate(tokenizer.encode(texts[0])), minlength=tokenizer.vocab_size) + 1

@@ -15,6 +15,7 @@ from bertjax.models.model import HeadSpec
 from bertjax.objectives.base import Objective
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import UserError
+from bertjax.training.setup import Setup, init_frozen
 from bertjax.training.trace_checks import _warn_of_flops, checked_setups
 from tests import batches
 
@@ -53,12 +54,12 @@ SECOND_HEAD = own(heads=lambda self, config: MaskedLM.heads(self, config) | {"se
 ENCODER = {"layers": 2, "width": 16, "heads": 2, "feedforward": 32, "max_positions": 16, "dropout": 0.0}
 
 
-def check(objective):
-    stages = [{"steps": 9, "seq_len": 16, "batch": 8}]
+def check(objective, *changes: dict) -> tuple[Setup, ...]:
+    stages = [{"steps": 9, "seq_len": 16, "batch": 8} | change for change in changes or [{}]]
     config = from_dict({"model": ENCODER, "stages": stages, "optimizer": {"warmup_steps": 0}})
     tasks = {"mine": dataclasses.replace(config.task, objective=objective, examples=FullSentences())}
     config = dataclasses.replace(config, tasks=tasks)
-    checked_setups(config, batches.ENCODER.vocab_size, jax.devices()[:1])
+    return checked_setups(config, batches.ENCODER.vocab_size, jax.devices()[:1])
 
 
 @pytest.mark.parametrize(
@@ -81,12 +82,21 @@ def check(objective):
             "best_metric='mml_loss' is the loss of no term, and the best checkpoint is chosen by it",
         ),
         (own(question="mml"), "has question='mml', and extends the kinds 'mlm'; choose one"),
+        (own(flops_parts=lambda self, config: 1 / 0), "test_objective_check.py:"),
         (PAIR, "Own': outputs(), which every evaluation calls, fails: TypeError: tuple indices"),
     ],
 )
 def test_mistakes_are_one_line(objective, message):
     with pytest.raises(UserError, match=re.escape(message)):
         check(objective)
+
+
+def test_frozen_params_are_those_of_each_stage_and_equal_arrays_are_on_the_devices_once():
+    shared = np.ones(3, np.float32)
+    objective = own(frozen_params=lambda self, config: {"heads": {"all": shared, "own": np.ones(config.layers)}})
+    setups = check(objective, {"layers": 1}, {})
+    first, second = (of_tasks["mine"]["heads"] for of_tasks in init_frozen(setups).values())
+    assert (first["own"].shape, second["own"].shape) == ((1,), (2,)) and first["all"] is second["all"]
 
 
 def test_a_right_objective_passes(caplog):

@@ -51,7 +51,7 @@ class Evaluate(Hook):
             run.check_stop()
 
         if setup not in self._evaluators:
-            self._evaluators[setup] = Evaluator(setup, run.feeds, run.start.frozen, between_batches)
+            self._evaluators[setup] = Evaluator(setup, run.feeds, run.start.frozen[setup], between_batches)
         evaluate = self._evaluators[setup]
         with run.log.spending("evaluation"), run.session.watchdog.state("evaluating"):
             evaluation = evaluate(merged(setup, run.state))

@@ -184,7 +184,7 @@ def test_a_teacher_is_opened_once(folder, store, tmp_path, monkeypatch):
     shutil.rmtree(gone)
     assert opened == [gone]
     [again], task = checked_setups(setup.config, store.tokenizer.vocab_size), config.task_name
-    frozen = init_frozen(again)[task]
+    frozen = init_frozen([again])[again][task]
     assert of_stage(again, task, 0).parts[1].encoder.layers == 3 and frozen.keys() == {"teacher"}
     compile_chunk(again, task, 0).lower(again.shapes, frozen, shapes_of_batches(again, task, stage=0, steps=2))
     assert opened == [gone]
