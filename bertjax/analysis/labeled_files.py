@@ -3,14 +3,13 @@
 import math
 from pathlib import Path
 
-from bertjax.data.labeled import labels, tagged_files
+from bertjax.data.labeled import labels, tables, tagged_files
 from bertjax.data.labeled.base import LabeledFormat, Record
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.runtime.errors import UserError
 
 GLUE = "glue:"
-_TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
 
 
 def find(spec: str) -> tuple[str, str, LabeledFormat | None]:
@@ -43,10 +42,10 @@ def format_of(path: str) -> LabeledFormat:
     """Return the format of a labeled file for a model that was not fine-tuned.
 
     Tables have columns `sentence` and `label`, the fields of `LabeledText`. Other files have a word and its tag in each
-    line, are CoNLL-U, or have lists of words and tags in JSON lines.
+    line, are CoNLL-U, or have lists of words and tags in JSON.
     """
-    is_tagged = path.endswith(_TABLES[2:]) and tagged_files.read_object_words(path) is not None
-    return LabeledText(heldout=path) if path.endswith(_TABLES) and not is_tagged else Tagged(heldout=path)
+    is_tagged = tables.holds_objects(path) and tagged_files.read_object_words(path) is not None
+    return LabeledText(heldout=path) if tables.is_table(path) and not is_tagged else Tagged(heldout=path)
 
 
 def classes_of(format: LabeledFormat, records: list[Record]) -> tuple[str, ...]:

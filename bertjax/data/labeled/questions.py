@@ -55,7 +55,7 @@ def _question(item: _Entry) -> Record:
     where, entry, context = item
     text = member(entry, "question", str, where, _FORM)
     context = member(entry, "context", str, where, _FORM) if context is None else context
-    name = str(entry.get("id", where))
+    name = str(entry.get("id", where.rpartition(":")[2]))  # the same in every folder: it is part of the fingerprint
     check_surrogates(name, f"{where}: id")
     return {"id": name, "question": text, "context": context, WHERE: where}
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from bertjax.analysis.labeled_files import format_of
 from bertjax.analysis.probing import senses
 from bertjax.analysis.probing.contextuality import Sample, measure
 from bertjax.analysis.probing.tasks import labeled_task, sentences_of, units_of
@@ -12,6 +13,7 @@ from bertjax.data.labeled.texts import LabeledText
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer, _without_prefix_space
 from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.runtime.errors import UserError
+from tests.labeled_files import file_of
 
 # (word, upos, head) of sentences; `kings` is three pieces or more in a small vocabulary.
 SENTENCES = [
@@ -159,3 +161,16 @@ def test_measures_are_their_definitions():
     intra = [np.mean([cosine(word, part.mean(axis=0)) for word in part]) for part in of_sentence]
     assert measured["intra_sentence_similarity"] == pytest.approx(np.mean(intra))
     assert measured["adjusted_self_similarity"] == pytest.approx(measured["self_similarity"] - measured["anisotropy"])
+
+
+@pytest.mark.parametrize(
+    "name, content, kind",
+    [
+        ("a.TSV.gz", "sentence\tlabel\na b\tx\n", LabeledText),
+        ("a.json", '[{"sentence": "a b", "label": "x"}]', LabeledText),
+        ("a.json", '[{"tokens": ["a", "b"], "tags": ["X", "O"]}]', Tagged),
+        ("a.txt", "a\tX\nb\tO\n", Tagged),
+    ],
+)
+def test_a_labeled_file_is_known_by_what_it_holds(tmp_path, name, content, kind):
+    assert type(format_of(file_of(tmp_path, name, content))) is kind

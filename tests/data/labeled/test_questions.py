@@ -61,6 +61,8 @@ def test_the_file_of_a_benchmark_is_read_to_predict(tmp_path):
     for data in (nested, [entry], [entry | {"answers": {"text": ["x"], "answer_start": [9]}}]):
         [record] = Questions().read_unlabeled(write(tmp_path, json.dumps({"data": data})), ())
         assert {name: record[name] for name in record if name != WHERE} == entry | {"id": "7"}
+    del entry["id"]
+    assert Questions().read_unlabeled(write(tmp_path, json.dumps({"data": [entry]})), ())[0]["id"] == "data[0]"
     for content in (json.dumps(entry), json.dumps([entry]), "{"):
         assert Questions().read_unlabeled(write(tmp_path, content), ()) is None
     with pytest.raises(UserError, match=r"data\[1\] has no text 'context'"):
