@@ -14,8 +14,7 @@ from bertjax.analysis.drawing import Figure
 from bertjax.analysis.page import Section, Table, Token, TokenRow
 from bertjax.analysis.subject import Subject
 from bertjax.comparison.numbers import last_evaluation
-from bertjax.comparison.runs import Run, open_runs
-from bertjax.comparison.settings import leaves, text_of
+from bertjax.comparison.runs import Run, leaves, open_runs, text_of
 from bertjax.config import config_file
 from bertjax.config.config import Config, plain
 from bertjax.config.settings import settings_of
