@@ -9,7 +9,7 @@ import numpy as np
 from bertjax.analysis import drawing
 from bertjax.analysis.ablation import Ablation, Scores, ablation_of
 from bertjax.analysis.material import Material
-from bertjax.analysis.part import Case, Figure, Part, by_material, listed
+from bertjax.analysis.part import Case, Figure, Part, by_material, highest
 from bertjax.analysis.pruning import mask_without
 from bertjax.analysis.reduce import Progress
 from bertjax.analysis.subject import Subject
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 # Significance level of Michel et al. (2019, table 1).
 LEVEL = 0.01
-_PAPER = "Michel et al. (2019, arXiv 1905.10650)"
 
 
 class Disabling(Part):
@@ -34,10 +33,6 @@ class Disabling(Part):
 
     name = "disabling"
     title = "Disabling heads"
-    intro = (
-        "Each head is switched off in turn by a mask on its output, and then all heads of a layer but one. P-values "
-        "are two-sided, by the paired bootstrap over rows of examples."
-    )
     needs_attention = True
     needs_objective = True
 
@@ -58,38 +53,20 @@ class Disabling(Part):
         return numbers, arrays
 
     def figures(self, cases: Sequence[Case]) -> Iterator[Figure]:
-        scores, worst, kept = {}, [], {}
+        worst, kept = [], {}
         for case in cases:
-            number, unmasked = _score(case)
-            scores[case.title] = number, unmasked, case.arrays[f"one_off_{number}"]
+            number, _ = _score(case)
             worst.append(f"{case.title}: {_described(case.numbers['one_off'][number]['most_harmful'], number)}")
             cells = case.numbers["one_kept"][number]["least_harmful_by_layer"]
-            kept[f"{case.title} ({number})"] = {f"{cell['layer']}": cell["change"] for cell in cells}
-        yield Figure(
-            "scores",
-            "Number of heads by the score of the model with this head off; the dashed line is the model with all heads "
-            f"on. {_PAPER}, figure 1. The head whose loss hurts most: {'; '.join(worst)}.",
-            f"Histograms of scores with one head off. The head whose loss hurts most: {'; '.join(worst)}.",
-            functools.partial(_histograms, scores),
-        )
-        changes = "; ".join(f"{title}: {listed(by_layer, '+.4f')}" for title, by_layer in kept.items())
-        yield Figure(
-            "one-kept",
-            "Change of the score when all heads of a layer are off but the one that serves best alone, by layer. A "
-            f"change near 0 is a layer that one head replaces. {_PAPER}, tables 2 and 3.",
-            f"Bars of the change for each layer: {changes}",
-            functools.partial(drawing.bars, kept, "change of the score by layer"),
-        )
+            kept[f"{case.title} ({number})"] = {cell["layer"]: cell["change"] for cell in cells}
+        histograms = drawing.Chart("Histograms of the score.", functools.partial(_histograms, cases))
+        yield self.figure("scores", histograms, worst="; ".join(worst))
+        largest = highest({title: np.abs([*row.values()]) for title, row in kept.items()}, ".4f")
+        yield self.figure("one-kept", drawing.bars({"": kept}, "change of the score", "layer"), largest=largest)
         for number, (material, of_models) in enumerate(by_material(cases), 1):
             matrices = {label: case.arrays["one_off_loss"] for label, case in of_models.items()}
-            largest = listed({label: values.max() for label, values in matrices.items()}, "+.4f")
-            yield Figure(
-                f"one-off-{number}",
-                f"Change of the loss on {material} with one head off, in nats. A row is a layer, a column a head; a "
-                f"positive cell is a head that helps ({_PAPER}, table 1). Largest: {largest}.",
-                f"Matrices of layers by heads of the change of the loss on {material}. Largest: {largest}.",
-                functools.partial(drawing.matrices, matrices, "change of the loss [nats]", diverging=True),
-            )
+            chart = drawing.matrices(matrices, "change of the loss [nats]", diverging=True)
+            yield self.figure("one-off", chart, number, material=material, largest=highest(matrices, "+.4f"))
 
     def sentence(self, case: Case) -> str:
         (number, score), values, total = _score(case), case.numbers, case.numbers["heads"]
@@ -153,11 +130,11 @@ def _described(cell: Mapping, number: str) -> str:
     return f"layer {cell['layer']}, head {cell['head']}, {number} {cell['change']:+.4f}{p}"
 
 
-def _histograms(scores: Mapping[str, tuple[str, float, np.ndarray]]) -> "Drawing":
-    with drawing.style():
-        figure, panels = drawing.panels(len(scores), 3.2, 2.4)
-        for panel, (title, (number, unmasked, changes_LH)) in zip(panels, scores.items(), strict=True):
-            panel.hist(unmasked + changes_LH.ravel(), bins=20, color=drawing.COLORS[0])
-            panel.axvline(unmasked, color=drawing.COLORS[1], linestyle="--")
-            panel.set(title=title, xlabel=f"{number} with one head off", ylabel="heads")
-        return figure
+def _histograms(cases: Sequence[Case]) -> "Drawing":
+    figure, panels = drawing.panels(len(cases), 3.2, 2.4)
+    for panel, case in zip(panels, cases, strict=True):
+        number, unmasked = _score(case)
+        panel.hist(unmasked + case.arrays[f"one_off_{number}"].ravel(), bins=20, color=drawing.COLORS[0])
+        panel.axvline(unmasked, color=drawing.COLORS[1], linestyle="--")
+        panel.set(title=case.title, xlabel=f"{number} with one head off", ylabel="heads")
+    return figure

@@ -1,7 +1,6 @@
 """Similarity between each head's attention and fixed patterns (Raganato et al., 2020)."""
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Sequence
 
 import jax.numpy as jnp
@@ -9,7 +8,7 @@ import numpy as np
 
 from bertjax.analysis import drawing
 from bertjax.analysis.material import Material
-from bertjax.analysis.part import Case, Figure, Part, by_material, slug_of
+from bertjax.analysis.part import Case, Figure, Part, by_material, listed, slug_of
 from bertjax.analysis.reduce import Progress, reduce
 from bertjax.analysis.subject import Subject, captured
 from bertjax.models.config import EncoderConfig
@@ -78,27 +77,16 @@ class Fixed(Part):
     def figures(self, cases: Sequence[Case]) -> Iterator[Figure]:
         for material, of_models in by_material(cases):
             best = {label: case.arrays["likeness"].max(axis=-1) for label, case in of_models.items()}
-            above = "; ".join(f"{label}: {case.numbers['above_half']:.0%}" for label, case in of_models.items())
-            means = {label: case.numbers["mean"] for label, case in of_models.items()}
-            value, pattern, label = max((row[name], name, label) for label, row in means.items() for name in row)
+            above = listed({label: case.numbers["above_half"] for label, case in of_models.items()}, ".0%")
             slug = slug_of(material) or "texts"
-            yield Figure(
-                f"nearest-{slug}",
-                f"How much the attention of each head on {material} is like the nearest of seven fixed patterns "
-                "(current, previous and next token, context to the left and right, start and end; Raganato et al., "
-                "2020): 1 is the pattern itself, and 0 is equal attention to all tokens of the example. Share of heads "
-                f"above one half: {above}.",
-                f"Matrices of layers and heads. Share of heads above one half: {above}.",
-                functools.partial(drawing.matrices, best, "likeness to the nearest pattern", 0.0, 1.0),
-            )
-            if len(means) <= MOST_MODELS:
-                yield Figure(
-                    f"patterns-{slug}",
-                    f"The same for each pattern (Raganato et al., 2020), as the mean of all heads on {material}. Bars "
-                    f"below 0 are patterns that heads avoid. The highest is {value:.2f}, `{pattern}` in {label}.",
-                    f"Bars of seven patterns. The highest is {value:.2f}, {pattern} in {label}.",
-                    functools.partial(drawing.bars, means, "mean likeness"),
-                )
+            chart = drawing.matrices(best, "likeness to the nearest pattern", (0.0, 1.0))
+            yield self.figure("nearest", chart, slug, material=material, above=above)
+            if len(of_models) <= MOST_MODELS:
+                means = {label: case.numbers["mean"] for label, case in of_models.items()}
+                value, pattern, label = max((row[name], name, label) for label, row in means.items() for name in row)
+                chart = drawing.bars({"": means}, "mean likeness")
+                of_highest = {"value": value, "pattern": pattern, "label": label}
+                yield self.figure("patterns", chart, slug, material=material, **of_highest)
 
     def sentence(self, case: Case) -> str:
         mean, fixed = case.numbers["mean"], case.numbers["fixed_heads"]

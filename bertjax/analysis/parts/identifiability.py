@@ -11,7 +11,7 @@ import numpy as np
 from bertjax.analysis import drawing, effective_attention
 from bertjax.analysis.attention_targets import kinds_of
 from bertjax.analysis.material import LENGTH, Corpus, Encoded, Material
-from bertjax.analysis.part import Case, Figure, Part, Result
+from bertjax.analysis.part import Case, Figure, Part, Result, listed
 from bertjax.analysis.reduce import Progress, hide, reduce
 from bertjax.analysis.subject import Subject, captured
 from bertjax.data.examples import Ragged
@@ -36,12 +36,6 @@ class Identifiability(Part):
 
     name = "identifiability"
     title = "How much of attention has an effect"
-    intro = (
-        "A head adds A T to the states, with T = E W^V H. If a sentence has more tokens than the head is wide, other "
-        "weights A have the same output: those that differ by vectors of the left null space of T. Effective attention "
-        "is A without its projection on that space. Constrained: the same for weights whose rows still sum to 1 "
-        "(Brunner et al., 2020, section 3)."
-    )
     needs_attention = True
     needs_both_directions = "effective attention is defined"
     other_axes = ("tokens", "attention", "correlation", "constrained", "rank", "null_dimension")
@@ -74,36 +68,16 @@ class Identifiability(Part):
             # The band spans the middle 80% of the heads.
             bands[case.title] = tuple(np.quantile(correlation_KLH, q, axis=(1, 2)) for q in (0.1, 0.9))
             longest[f"{case.title} ({tokens_K[-1]:.0f} tokens)"] = correlation_KLH[-1]
-        ends = "; ".join(f"{ys[-1]:.2f} at {xs[-1]:.0f} tokens for {name}" for name, (xs, ys) in lines.items())
-        yield Figure(
-            "length",
-            "Correlation of effective with raw attention over the length of a sentence (Brunner et al., 2020, figure "
-            "1a); the band has 80% of the heads. At 1, all attention has an effect; the lower, the more of it could be "
-            f"different without changing the output. Pearson's r over the cells of a map is {ends}.",
-            f"Curves of the correlation over the number of tokens. It is {ends}.",
-            lambda: drawing.curves(lines, "tokens", "correlation with raw attention", bands=bands),
-        )
-        yield Figure(
-            "heads",
-            "The same correlation for each layer and head, for the longest sentences. Dark heads have attention that "
-            "differs most from what their output depends on.",
-            "Matrices of the correlation of effective with raw attention by layer and head.",
-            lambda: drawing.matrices(longest, "correlation with raw attention", high=1.0),
-        )
+        chart = drawing.curves(lines, "tokens", "correlation with raw attention", bands)
+        ends = listed({name: correlation_LH.mean() for name, correlation_LH in longest.items()}, ".2f")
+        yield self.figure("length", chart, ends=ends)
+        yield self.figure("heads", drawing.matrices(longest, "correlation with raw attention", (None, 1.0)))
         for number, case in enumerate(cases, 1):
             if not np.isfinite(case.arrays["attention"]).all():
                 continue  # no sentence has more tokens than a head is wide
-            raw, effective = (case.numbers["attention"][name]["[SEP]"] for name in ("raw", "effective"))
-            separators = f"{raw:.2f} raw and {effective:.2f} effective"
-            yield Figure(
-                f"kinds-{number}",
-                f"{case.title}: attention to kinds of tokens, raw, effective, and effective under the probability "
-                "constraint (figures 1b and 1c). A point is the mean of a head over sentences with more tokens than "
-                "the head is wide, a line the mean over the heads. What is missing in the second panel is attention "
-                f"without an effect on the output. Attention to [SEP] is {separators} on average.",
-                f"Three panels of the attention to {', '.join(KINDS)} over the layers; to [SEP] it is {separators}.",
-                functools.partial(_draw_kinds, case.arrays["attention"]),
-            )
+            to_sep = {name: case.numbers["attention"][name]["[SEP]"] for name in ("raw", "effective")}
+            chart = drawing.Chart("Attention by layer.", functools.partial(_draw_kinds, case.arrays["attention"]))
+            yield self.figure("kinds", chart, number, title=case.title, **to_sep)
 
     def sentence(self, case: Case) -> str:
         entry = case.numbers
@@ -220,16 +194,15 @@ def _by_length(values_BNH: jax.Array, bins_BNK: jax.Array) -> Sums:
 
 
 def _draw_kinds(attention_MKLH: np.ndarray):
-    with drawing.style():
-        figure, panels = drawing.panels(len(MAPS), 3.0, 2.6)
-        layers = np.arange(1, attention_MKLH.shape[2] + 1)
-        low, high = min(attention_MKLH.min(), 0.0) - 0.02, attention_MKLH.max() + 0.02
-        for panel, name, attention_KLH in zip(panels, MAPS, attention_MKLH, strict=True):
-            for kind, attention_LH, color, marker in zip(KINDS, attention_KLH, drawing.COLORS, "osD^"):
-                panel.plot(layers, attention_LH.mean(axis=1), color=color, marker=marker, markersize=4, label=kind)
-                x_LH = np.broadcast_to(layers[:, None], attention_LH.shape)
-                panel.scatter(x_LH, attention_LH, s=6, color=color, alpha=0.5, linewidths=0)
-            panel.set(title=name, xlabel="layer", ylabel="attention", ylim=(low, high))
-            panel.xaxis.get_major_locator().set_params(integer=True)
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(KINDS))
-        return figure
+    figure, panels = drawing.panels(len(MAPS), 3.0, 2.6)
+    layers = np.arange(1, attention_MKLH.shape[2] + 1)
+    low, high = min(attention_MKLH.min(), 0.0) - 0.02, attention_MKLH.max() + 0.02
+    for panel, name, attention_KLH in zip(panels, MAPS, attention_MKLH, strict=True):
+        for kind, attention_LH, color, marker in zip(KINDS, attention_KLH, drawing.COLORS, "osD^"):
+            panel.plot(layers, attention_LH.mean(axis=1), color=color, marker=marker, markersize=4, label=kind)
+            x_LH = np.broadcast_to(layers[:, None], attention_LH.shape)
+            panel.scatter(x_LH, attention_LH, s=6, color=color, alpha=0.5, linewidths=0)
+        panel.set(title=name, xlabel="layer", ylabel="attention", ylim=(low, high))
+        panel.xaxis.get_major_locator().set_params(integer=True)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(KINDS))
+    return figure

@@ -15,7 +15,7 @@ import numpy as np
 from bertjax.analysis import drawing
 from bertjax.analysis.ablation import Ablation, Scores, Update, ablation_of
 from bertjax.analysis.material import Material
-from bertjax.analysis.part import Case, Figure, Part, by_material, listed
+from bertjax.analysis.part import Case, Figure, Part, by_material, highest, listed
 from bertjax.analysis.pruning import SHARES, TOLERATED, by_importance, in_order, kept_up_to, least_first
 from bertjax.analysis.reduce import Progress
 from bertjax.analysis.subject import Subject
@@ -24,7 +24,6 @@ from bertjax.models.taps import FEEDFORWARD_MASK, HEAD_MASK
 
 # Cost of forward plus backward pass, in forward passes.
 _BACKWARD = 3
-_PAPER = "Michel et al. (2019, arXiv 1905.10650)"
 _CURVES = {
     "heads_by_importance": "heads, by importance",
     # Two orders for heads: by gradient, and by the score with each head masked alone.
@@ -44,14 +43,9 @@ class ImportanceOfParts(Part):
 
     name = "importance"
     title = "Importance and pruning of heads"
-    intro = (
-        "Importance is the mean over examples of the absolute derivative of an example's loss with respect to a factor "
-        "on a head or on a feed-forward neuron. Between layers it is divided by the Euclidean norm of its layer. The "
-        "shares below are those that can be pruned, in steps of a tenth, while the model keeps at least "
-        f"{1 - TOLERATED:.0%} of its score. Without a metric, the loss may grow by {TOLERATED:.0%}."
-    )
     needs_attention = True
     needs_objective = True
+    constants = {"kept_share": 1 - TOLERATED, "lost_share": TOLERATED}
     other_axes = ("shares", *_CURVES)
 
     def measure(self, subject: Subject, material: Material, progress: Progress) -> tuple[dict, dict[str, np.ndarray]]:
@@ -81,15 +75,8 @@ class ImportanceOfParts(Part):
     def figures(self, cases: Sequence[Case]) -> Iterator[Figure]:
         for number, (material, of_models) in enumerate(by_material(cases), 1):
             matrices = {label: case.arrays["heads"] for label, case in of_models.items()}
-            highest = "; ".join(f"{label}: {_highest(matrix)}" for label, matrix in matrices.items())
-            yield Figure(
-                f"heads-{number}",
-                f"Importance of each head on {material}: the mean over examples of the absolute derivative of the loss "
-                f"with respect to a factor on the head, in nats ({_PAPER}, section 4.1). A row is a layer, a column a "
-                f"head. Most important: {highest}.",
-                f"Matrices of layers by heads of the importance on {material}. Most important: {highest}.",
-                functools.partial(drawing.matrices, matrices, "importance [nats]", 0.0),
-            )
+            chart = drawing.matrices(matrices, "importance [nats]", (0.0, None))
+            yield self.figure("heads", chart, number, material=material, largest=highest(matrices, ".4f"))
             score = next(iter(of_models.values())).numbers["metric"] or "loss"
             for of, curves in (("heads", tuple(_CURVES)[:2]), ("neurons", tuple(_CURVES)[2:])):
                 lines, kept = {}, {}
@@ -98,16 +85,9 @@ class ImportanceOfParts(Part):
                         title = f"{label}, {_CURVES[curve].partition(', ')[2]}"
                         lines[title] = [100 * share for share in SHARES], case.numbers[curve][score]
                         kept[title] = case.numbers[curve]["kept_up_to"]
-                pruned = f"Pruned while the model keeps {1 - TOLERATED:.0%} of its score: {listed(kept, '.0%')}."
-                differences = " Single differences are those of the score with one head off, on the same examples."
-                yield Figure(
-                    f"pruned-{of}-{number}",
-                    f"{score} on {material} while {of} are pruned, the least important of all layers first ({_PAPER}, "
-                    "figure 3). The order by importance is computed again at each tenth."
-                    f"{differences if of == 'heads' else ''} {pruned}",
-                    f"Curves of the {score} by the share of {of} pruned. {pruned}",
-                    functools.partial(drawing.curves, lines, f"{of} pruned [%]", score),
-                )
+                chart = drawing.curves(lines, f"{of} pruned [%]", score)
+                values = {"material": material, "score": score, "kept": listed(kept, ".0%")}
+                yield self.figure(f"pruned-{of}", chart, number, **values)
 
     def sentence(self, case: Case) -> str:
         shares = ", ".join(f"{title} {case.numbers[curve]['kept_up_to']:.0%}" for curve, title in _CURVES.items())
@@ -160,8 +140,3 @@ def _numbers(ablation: Ablation, curve: Sequence[Scores]) -> dict:
         numbers[ablation.metric] = [scores.metric for scores in curve]
         return numbers | {"kept_up_to": kept_up_to(numbers[ablation.metric])}
     return numbers | {"kept_up_to": kept_up_to([-loss for loss in numbers["loss"]])}
-
-
-def _highest(matrix_LH: np.ndarray) -> str:
-    layer, head = np.unravel_index(matrix_LH.argmax(), matrix_LH.shape)
-    return f"layer {layer + 1}, head {head + 1} ({matrix_LH.max():.4f})"

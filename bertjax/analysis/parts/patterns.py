@@ -93,9 +93,6 @@ def classify(features: jax.Array) -> jax.Array:
     )
 
 
-_PAPER = "Kovaleva et al. (2019, section 4.1 and figure 2)"
-
-
 class Patterns(Part):
     """Sorts each example's maps into five classes, and averages over examples.
 
@@ -104,11 +101,6 @@ class Patterns(Part):
 
     name = "patterns"
     title = "Self-attention patterns"
-    intro = (
-        "Each map of a head in an example is put into one of five classes by rules: vertical (columns that most tokens "
-        "attend to), diagonal (the token itself and its neighbors), both, block (the own segment), or heterogeneous "
-        "(none of these). docs/results/attention_patterns.md compares the rules with maps labeled by eye."
-    )
     needs_attention = True
 
     def measure(self, subject: Subject, material: Material, progress: Progress) -> tuple[dict, dict[str, np.ndarray]]:
@@ -123,26 +115,18 @@ class Patterns(Part):
         return numbers, sums
 
     def figures(self, cases: Sequence[Case]) -> Iterator[Figure]:
-        layers = {case.title: case.numbers["by_layer"] for case in cases}
-        described = "; ".join(f"{case.title}: {listed(case.numbers['shares'], '.0%')}" for case in cases)
-        yield Figure(
-            "shares",
-            f"Share of each class of attention maps by layer, over all examples and heads. {_PAPER} draw the same "
-            f"shares for tasks of GLUE. All layers: {described}.",
-            f"Stacked bars of five classes for each layer. All layers: {described}.",
-            functools.partial(drawing.stacked_bars, layers, "share of maps"),
-        )
+        by_layer = {
+            case.title: {name: dict(enumerate(row, 1)) for name, row in case.numbers["by_layer"].items()}
+            for case in cases
+        }
+        shares = "; ".join(f"{case.title}: {listed(case.numbers['shares'], '.0%')}" for case in cases)
+        yield self.figure("shares", drawing.bars(by_layer, "share of maps", "layer", stacked=True), shares=shares)
         for number, case in enumerate(cases, 1):
             shares_5LH = case.arrays["shares"]
             # Heads whose class hardly depends on the example: a fixed behavior rather than a reaction to the text.
-            stable = f"{(shares_5LH.max(axis=0) >= 0.9).mean():.0%} of the heads have one class in 90% of the examples."
-            yield Figure(
-                f"heads-{number}",
-                f"{case.model} on {case.material}: the share of examples in which the map of a head is of a class. A "
-                f"row is a layer, a column a head. {stable}",
-                f"Five matrices of layers by heads for {case.model} on {case.material}. {stable}",
-                functools.partial(drawing.matrices, dict(zip(CLASSES, shares_5LH)), "share of examples", 0.0, 1.0),
-            )
+            stable = (shares_5LH.max(axis=0) >= 0.9).mean()
+            chart = drawing.matrices(dict(zip(CLASSES, shares_5LH)), "share of examples", (0.0, 1.0))
+            yield self.figure("heads", chart, number, title=case.title, stable=stable)
 
     def sentence(self, case: Case) -> str:
         shares = case.numbers["shares"]

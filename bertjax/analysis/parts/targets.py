@@ -18,7 +18,7 @@ from bertjax.analysis.attention_targets import (
     without_gradient,
 )
 from bertjax.analysis.material import Material
-from bertjax.analysis.part import Case, Figure, Part, listed
+from bertjax.analysis.part import Case, Figure, Part, highest, listed
 from bertjax.analysis.reduce import Progress, reduce
 from bertjax.analysis.subject import Subject
 from bertjax.objectives.base import Objective
@@ -41,7 +41,6 @@ class Targets(Part):
 
     name = "targets"
     title = "Where heads look"
-    intro = "The attention of each head, averaged over tokens and examples."
     needs_attention = True
     other_axes = ("groups",)
 
@@ -64,49 +63,27 @@ class Targets(Part):
     def figures(self, cases: Sequence[Case]) -> Iterator[Figure]:
         for number, case in enumerate(cases, 1):
             title, values, sums = case.title, case.numbers, case.arrays
-            # Index 1 of TARGETS is [SEP]: the head that attends to it most is named.
+            chart = drawing.matrices(dict(zip(TARGETS, sums["target"])), "share of attention", (0.0, 1.0))
             means = listed(values["target"], ".0%")
-            top = np.unravel_index(np.argmax(sums["target"][1]), sums["target"][1].shape)
-            yield Figure(
-                f"targets-{number}",
-                f"{title}: mean attention to each target (Clark et al., 2019, section 3). A row is a layer, a column a "
-                f"head. `same word` are other places of the same token. All heads: {means}. Head "
-                f"{top[0] + 1}-{top[1] + 1} gives {sums['target'][1][top]:.0%} to [SEP].",
-                f"Seven matrices of layers by heads for {title}. Means: {means}.",
-                functools.partial(drawing.matrices, dict(zip(TARGETS, sums["target"])), "share of attention", 0.0, 1.0),
-            )
-            entropy, uniform = sums["entropy"].mean(), values["uniform_entropy"]
-            yield Figure(
-                f"entropy-{number}",
-                f"{title}: mean entropy of attention (Clark et al., 2019, section 3.3). Uniform attention would have "
-                f"{uniform:.2f} nats; the mean of all heads is {entropy:.2f}.",
-                f"A matrix of layers by heads of the entropy for {title}, {entropy:.2f} nats on average.",
-                functools.partial(drawing.matrices, {"entropy (nats)": sums["entropy"]}, "nats", 0.0),
-            )
+            to_sep = highest({"[SEP]": sums["target"][TARGETS.index("[SEP]")]}, ".0%")
+            yield self.figure("targets", chart, number, title=title, means=means, to_sep=to_sep)
+            entropies = {"uniform": values["uniform_entropy"], "entropy": sums["entropy"].mean()}
+            chart = drawing.matrices({"entropy": sums["entropy"]}, "nats", (0.0, None))
+            yield self.figure("entropy", chart, number, title=title, **entropies)
             inside, between = values["divergence_in_a_layer"], values["divergence_between_layers"]
-            within = ""
+            divergence = ""
             if inside is not None and between is not None:
-                within = f" The mean divergence is {inside:.3f} nats within a layer and {between:.3f} between layers."
-            yield Figure(
-                f"heads-{number}",
-                f"{title}: heads placed by the Jensen-Shannon divergence of their attention, so that close heads "
-                "attend alike (after figure 6 of Clark et al., 2019). A number is the layer, a color a group of heads "
-                f"(average linkage).{within}",
-                f"A scatter plot of all heads of {title} in {values['groups']} groups.{within}",
-                functools.partial(_draw_heads, sums["map"], sums["groups"]),
-            )
-            if "gradient" in sums:
-                layers = np.arange(1, len(sums["entropy"]) + 1)
-                lines = {name: (layers, value.mean(axis=1)) for name, value in zip(KINDS, sums["gradient"])}
-                means = listed(dict(zip(KINDS, sums["gradient"].mean(axis=(1, 2)))), ".2g")
-                yield Figure(
-                    f"gradient-{number}",
-                    f"{title}: mean size of the derivative of the loss of an example with respect to attention to each "
-                    "kind of token, by layer (Clark et al., 2019, section 3.2). If the curve of [SEP] is low where "
-                    f"attention to [SEP] is high, this attention is close to a no-op. Over all layers: {means}.",
-                    f"Four curves over layers for {title}: {means} on average.",
-                    functools.partial(drawing.curves, lines, "layer", "|dL / dA| in nats"),
+                divergence = (
+                    f"The mean divergence is {inside:.3f} nats within a layer and {between:.3f} between layers."
                 )
+            chart = drawing.Chart("A scatter plot.", functools.partial(_draw_heads, sums["map"], sums["groups"]))
+            yield self.figure("heads", chart, number, title=title, groups=values["groups"], divergence=divergence)
+            if "gradient" in sums:
+                layers, by_kind = range(1, len(sums["entropy"]) + 1), dict(zip(KINDS, sums["gradient"]))
+                lines = {kind: (layers, each_LH.mean(axis=1)) for kind, each_LH in by_kind.items()}
+                means = listed({kind: each_LH.mean() for kind, each_LH in by_kind.items()}, ".2g")
+                chart = drawing.curves(lines, "layer", "|dL / dA| in nats")
+                yield self.figure("gradient", chart, number, title=title, means=means)
 
     def sentence(self, case: Case) -> str:
         line = f"{case.model} on {case.material}: {listed(case.numbers['target'], '.0%')} of attention on average."
@@ -184,14 +161,11 @@ def _numbers(sums: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 def _draw_heads(map_2LH: np.ndarray, groups_LH: np.ndarray) -> "Drawing":
-    with drawing.style():
-        figure, (panel,) = drawing.panels(1, 4.6, 4.0)
-        for layer, head in np.ndindex(groups_LH.shape):
-            color = drawing.COLORS[(groups_LH[layer, head] - 1) % len(drawing.COLORS)]
-            panel.text(*map_2LH[:, layer, head], str(layer + 1), color=color, ha="center", va="center", weight="bold")
-        margin = 0.08 * max(np.ptp(map_2LH[0]), np.ptp(map_2LH[1]), 1e-6)
-        panel.set_xlim(map_2LH[0].min() - margin, map_2LH[0].max() + margin)
-        panel.set_ylim(map_2LH[1].min() - margin, map_2LH[1].max() + margin)
-        panel.set_aspect("equal")
-        panel.set(xlabel="square root of nats", ylabel="square root of nats")
-        return figure
+    figure, (panel,) = drawing.panels(1, 4.6, 4.0)
+    for layer, head in np.ndindex(groups_LH.shape):
+        color = drawing.COLORS[(groups_LH[layer, head] - 1) % len(drawing.COLORS)]
+        panel.text(*map_2LH[:, layer, head], str(layer + 1), color=color, ha="center", va="center", weight="bold")
+    # Texts have no extent in data coordinates, so the limits come from invisible points.
+    panel.scatter(*map_2LH.reshape(2, -1), alpha=0.0)
+    panel.set(xlabel="square root of nats", ylabel="square root of nats", aspect="equal")
+    return figure

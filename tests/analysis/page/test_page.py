@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import numpy as np
 from matplotlib import figure as matplotlib
 
-from bertjax.analysis.drawing import Figure
+from bertjax.analysis.drawing import Chart, Figure
 from bertjax.analysis.page import Maps, Section, Table, Token, TokenRow, page
 
 
@@ -55,7 +55,7 @@ def maps(tokens, layers: int = 2, heads: int = 3, model: str = "tiny", seed: int
 
 
 def full_page(**options) -> str:
-    drawings = [Figure(name, "What is drawn <&>.", "A loss falls.", drawn) for name in ("loss", "accuracy")]
+    drawings = [Figure(name, "What is drawn <&>.", "", Chart("A loss falls.", drawn)) for name in ("loss", "accuracy")]
     table = Table("Settings.", ("setting", "value"), (("seed", "1"), ("path", "<b>")), frozenset({(0, 1)}))
     row = TokenRow("row 0", (Token("[CLS]"), Token("[MASK]", 0, "왕"), Token("king", 1)))
     sections = (

@@ -156,5 +156,5 @@ def test_the_part_has_gradients_where_there_is_a_loss(subjects, labeled):
         *("targets-1", "entropy-1", "heads-1", "targets-2", "entropy-2", "heads-2", "gradient-2")
     ]
     for figure in result.figures:
-        assert figure.draw().axes and figure.alternative
+        assert figure.drawn.axes and figure.alternative
     assert pretrained["groups"] >= 2 and pretrained["divergence_in_a_layer"] > 0
