@@ -72,6 +72,12 @@ class Case(NamedTuple):
         """Both labels."""
         return f"{self.model}, {self.material}"
 
+    @property
+    def start(self) -> str:
+        """The start of a sentence about it, with the number of examples if that is known."""
+        count = f" ({self.numbers['examples']:,} examples)" if "examples" in self.numbers else ""
+        return f"{self.model} on {self.material}{count}"
+
 
 class Part:
     """One part of the analysis. It only computes: callers print and write.
@@ -114,7 +120,7 @@ class Part:
 
     @property
     def intro(self) -> str:
-        """The first paragraph of the text."""
+        """The first paragraph of the text. A part without an entry in `page_assets/captions.md` overrides it."""
         return caption(self.name, **self.constants)[0]
 
     def figure(self, name: str, chart: Chart, number: int | str = "", **values: Any) -> Figure:
@@ -141,7 +147,7 @@ class Part:
         for case in cases:
             numbers[case.model][case.material] = case.numbers
             arrays |= {f"{case.model}/{case.material}/{name}": values for name, values in case.arrays.items()}
-        text = "\n\n".join(filter(None, (self.intro, *map(self.sentence, cases))))
+        text = "\n\n".join([self.intro, *(f"{case.start}: {self.sentence(case)}" for case in cases)])
         figures, files = list(self.figures(cases)), self.files(cases)
         return Result(numbers, arrays, figures, text, files=files, other_axes=self.other_axes)
 
@@ -154,7 +160,7 @@ class Part:
         return ()
 
     def sentence(self, case: Case) -> str:
-        """Return the main result of a model on a material, a paragraph of the text."""
+        """Return the main result of a model on a material, the end of a paragraph that starts with both."""
         return ""
 
     def files(self, cases: Sequence[Case]) -> dict[str, bytes]:

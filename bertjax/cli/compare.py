@@ -48,10 +48,10 @@ def run(
       UserError: a path is not a run or is damaged, or an axis or metric is unknown; nothing was written.
     """
     # Check everything before writing: a typo in the second of two outputs must not leave only the first one.
-    target = epath.Path(out).expanduser()
-    if target.suffix not in curves.FORMATS:
-        raise UserError(f"--out={out} must end in {', '.join(curves.FORMATS[:-1])} or {curves.FORMATS[-1]}")
-    table_path = tables.check_path(table) if table else None
+    target, table_path = epath.Path(out).expanduser(), epath.Path(table).expanduser() if table else None
+    for flag, path, suffixes in (("out", target, curves.FORMATS), ("table", table_path, tables.SUFFIXES)):
+        if path and path.suffix not in suffixes:
+            raise UserError(f"--{flag}={path} must end in {', '.join(suffixes[:-1])} or {suffixes[-1]}")
     entries = open_entries([str(path) for path in paths])
     axis, drawn = curves.check_axis(entries, x), curves.choose_metrics(entries, metrics)
     numbers = [numbers_of(entry) for entry in entries]

@@ -12,7 +12,7 @@ from bertjax.comparison.curves import Law
 from bertjax.comparison.numbers import EXAMPLES, OTHER_TASK, SEEDS, Effect, Numbers, Spread, last_evaluation
 from bertjax.comparison.runs import Differences, Entry, text_of
 from bertjax.runtime import storage
-from bertjax.runtime.errors import UserError, printable, say
+from bertjax.runtime.errors import printable, say
 from bertjax.training.run.tables import Table, csv_text
 
 SUFFIXES = (".csv", ".tex")
@@ -130,18 +130,6 @@ def print_comparison(comparison: Comparison) -> None:
         console.print(Text(printable(line)))
     for metric, law in comparison.laws.items():
         say(f"law       {metric} = {law}, through the best of {len(law.points)} budgets")
-
-
-def check_path(path: str) -> epath.Path:
-    """Return the path of a table.
-
-    Raises:
-      UserError: its suffix is not that of a known format.
-    """
-    target = epath.Path(path).expanduser()
-    if target.suffix not in SUFFIXES:
-        raise UserError(f"--table={path} must end in {' or '.join(SUFFIXES)}")
-    return target
 
 
 def write(target: epath.Path, comparison: Comparison, metrics: Sequence[str] = ()) -> None:

@@ -144,8 +144,7 @@ class Curvature(Part):
 
     def sentence(self, case: Case) -> str:
         bits = ",".join(map(str, case.numbers["layer_bits"]))
-        flags = f"--config.quantization.bits=8 --config.quantization.layer_bits=[{bits}]"
-        return f"{case.model} on {case.material} ({case.numbers['examples']:,} examples): {flags}"
+        return f"--config.quantization.bits=8 --config.quantization.layer_bits=[{bits}]"
 
 
 def bits_of(sensitivity_L: np.ndarray) -> list[int]:

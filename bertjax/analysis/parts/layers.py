@@ -12,9 +12,9 @@ import numpy as np
 from bertjax.analysis import drawing
 from bertjax.analysis.material import Labeled, Material
 from bertjax.analysis.part import Figure, Part, Result, listed
-from bertjax.analysis.probing import findings, senses, similarity
+from bertjax.analysis.probing import findings, similarity
 from bertjax.analysis.probing.findings import Numbers, Texts
-from bertjax.analysis.probing.tasks import LabeledTask, labeled_task
+from bertjax.analysis.probing.tasks import LabeledTask, is_senses, labeled_task, read_senses
 from bertjax.analysis.reduce import Progress, hide
 from bertjax.analysis.subject import Subject
 from bertjax.data.labeled.tagged import Tagged
@@ -58,8 +58,8 @@ class Layers(Part):
         return Result(numbers, arrays, drawn, "\n\n".join(filter(None, texts)))
 
     def _of_material(self, subjects: Sequence[Subject], material: Material, progress: Progress) -> Result:
-        if isinstance(material, Labeled) and senses.is_senses(material.path):
-            records = senses.read(material.path)
+        if isinstance(material, Labeled) and is_senses(material.path):
+            records = read_senses(material.path)
             # A table of word senses gets the nearest-neighbor test only.
             numbers = {s.label: {"senses": findings.on_senses(s, material.name, records, progress)} for s in subjects}
             return Result(numbers, figures=list(figures_of_senses(material.name, numbers)))
@@ -153,7 +153,11 @@ def _curves(name: str, values: Mapping[str, Sequence[float]], y: str, **of_capti
     if values := _known(values):
         lines = {label: (range(len(line)), line) for label, line in values.items()}
         chart = drawing.curves(lines, "layer (0: embeddings)", y)
-        highest = (f"{label} {np.nanmax(line):.3f} (layer {int(np.nanargmax(line))})" for label, line in values.items())
+        highest = []
+        for label, line in values.items():
+            is_constant = np.nanmin(line) == np.nanmax(line)  # a baseline without layers, such as the majority class
+            where = "" if is_constant else f" (layer {int(np.nanargmax(line))})"
+            highest.append(f"{label} {np.nanmax(line):.3f}{where}")
         yield drawing.figure(f"layers/{name}", chart, highest=", ".join(highest), **of_caption)
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import linalg
 
-from bertjax.analysis.attention_targets import kinds_of
 from bertjax.analysis.material import texts_material
 from bertjax.analysis.parts import training
 from bertjax.analysis.parts.identifiability import EDGES, KINDS, Identifiability, Statistics, is_period_or_comma
+from bertjax.analysis.parts.targets import kinds_of
 from bertjax.analysis.reduce import reduce
 from bertjax.analysis.subject import Subject, captured
 from bertjax.config.export import Export

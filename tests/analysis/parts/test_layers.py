@@ -9,8 +9,8 @@ import pytest
 from bertjax.analysis.material import texts_material
 from bertjax.analysis.part import Result
 from bertjax.analysis.parts import part_of
-from bertjax.analysis.parts.fixed import Fixed
 from bertjax.analysis.parts.layers import Layers
+from bertjax.analysis.parts.patterns import Fixed
 from bertjax.analysis.reduce import show
 from bertjax.analysis.running import run_parts
 from bertjax.analysis.subject import Subject, captured

@@ -7,9 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.analysis.attention_targets import KINDS, TARGETS, divergence_sums, gradient_sums, kinds_of, target_sums
 from bertjax.analysis.parts import training
-from bertjax.analysis.parts.targets import Targets
+from bertjax.analysis.parts.targets import (
+    KINDS,
+    TARGETS,
+    Targets,
+    divergence_sums,
+    gradient_sums,
+    kinds_of,
+    target_sums,
+)
 from bertjax.analysis.reduce import reduce
 from bertjax.analysis.subject import captured
 from bertjax.models import attention

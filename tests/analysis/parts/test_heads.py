@@ -14,8 +14,7 @@ from bertjax.analysis.ablation import ablation_of
 from bertjax.analysis.material import Labeled, texts_material
 from bertjax.analysis.parts import parts_of, training
 from bertjax.analysis.parts.curvature import Curvature, bits_of, is_kernel_of_layers, subsets
-from bertjax.analysis.parts.disabling import Disabling
-from bertjax.analysis.parts.importance import ImportanceOfParts
+from bertjax.analysis.parts.heads import Disabling, ImportanceOfParts
 from bertjax.analysis.subject import Subject
 from tests.analysis.conftest import MODEL, make
 
