@@ -23,8 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertjax.cli import compare
-from bertjax.comparison.effects import effect_of
-from bertjax.comparison.numbers import Spread
+from bertjax.comparison.numbers import Spread, effect_of
 from bertjax.config.config import from_dict
 from bertjax.data import tokenizer
 from bertjax.data.tokenizer import Tokenizer

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.analysis.material import Encoded, Material
-from bertjax.analysis.pruning import mask_without
 from bertjax.analysis.reduce import put
 from bertjax.analysis.subject import Subject
 from bertjax.comparison import resampling
@@ -107,6 +106,13 @@ def sums_of_importance(
         name: jnp.sum(jnp.abs(values) * is_example_BN, axis=(2, 3))
         for name, values in jax.grad(loss)(of_examples).items()
     }
+
+
+def mask_without(shape: tuple[int, int], pruned: Sequence[int]) -> np.ndarray:
+    """Return a float32 mask [L, ...] with 0 at these flat indices and 1 elsewhere."""
+    mask = np.ones(int(np.prod(shape)), np.float32)
+    mask[np.asarray(pruned, np.int64)] = 0.0
+    return mask.reshape(shape)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

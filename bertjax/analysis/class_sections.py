@@ -3,14 +3,14 @@
 The runs of `examples.folds` have one of all records, beside their scores (`of_folds`).
 """
 
-import functools
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from bertjax.analysis import drawing
 from bertjax.analysis.drawing import Figure
-from bertjax.analysis.page import Section, Table
+from bertjax.analysis.page import Section, Table, table
 from bertjax.config.config import Task
 from bertjax.data.labeled import labels as label_names
 from bertjax.data.labeled.base import Record
@@ -59,10 +59,9 @@ def of_folds(path: str, trust_code: bool = False) -> list[Section]:
     task = read_record(Workdir(files.root / "fold=0"), trust_code).config.task
     count = len(next(iter(spread["metrics"].values()))["values"])
     headings = ("metric", "mean", "lowest", "highest", "most frequent class")
-    caption = "Held-out scores. Folds share most of their training records: their range is not a confidence interval."
     paragraph = f"{count} runs: each record of {task.examples.train} is scored by the run that was not trained on it."
-    rows = tuple(folds.rows_of(spread))
-    sections = [Section("folds", "The folds", (paragraph,), (Table(caption, headings, rows),))]
+    scores = table("classes/folds", headings, folds.rows_of(spread))
+    sections = [Section("folds", "The folds", (paragraph,), (scores,))]
     predictions = read_jsonl(files.predictions / f"{folds.STEM}.jsonl")
     if report := report_of(task, predictions):
         sections.append(section_of("classes-0", "Classes of all folds", task, report, predictions, {}))
@@ -82,24 +81,50 @@ def section_of(
       predictions: the records with predictions.
       metrics: scores of the set, which may hold a tuned threshold.
     """
-    blocks: list[Figure | Table] = [_scores(report), _confusion(name, report)]
-    if has_probabilities(task, predictions):
-        label, texts = task.examples.label, task.examples.inputs
-        probabilities_MC, labels_M = label_errors.arrays_of(predictions, label)
-        confidences_M = probabilities_MC.max(axis=1)
-        is_right_M = probabilities_MC.argmax(axis=1) == labels_M
-        blocks += [
-            _reliability(name, confidences_M, is_right_M, probabilities_MC, labels_M),
-            _threshold(name, confidences_M, is_right_M, _threshold_caption(task, metrics)),
-            surest_mistakes(predictions, confidences_M, is_right_M, label, texts),
-            _suspects(label_errors.suspect_records(predictions, label), label, texts),
-        ]
     matrix_CC = report.confusion_CC
     count, right, most = int(matrix_CC.sum()), int(np.trace(matrix_CC)), int(matrix_CC.sum(axis=1).max())
     summary = (
         f"{right:,} of {count:,} answers are right ({right / count:.1%}). Always answering the most frequent class "
         f"would be right in {most:,} ({most / count:.1%})."
     )
+    blocks: list[Figure | Table] = [_scores(report), _confusion(report)]
+    if has_probabilities(task, predictions):
+        label, texts = task.examples.label, task.examples.inputs
+        probabilities_MC, labels_M = label_errors.arrays_of(predictions, label)
+        confidences_M = probabilities_MC.max(axis=1)
+        is_right_M = probabilities_MC.argmax(axis=1) == labels_M
+        error = calibration.expected_calibration_error(probabilities_MC, labels_M)
+        wrong = [index for index in np.argsort(-confidences_M, kind="stable") if not is_right_M[index]][:_SHOWN]
+        suspects = label_errors.suspect_records(predictions, label)
+        blocks += [
+            _reliability(confidences_M, is_right_M, error),
+            _threshold(confidences_M, is_right_M, _setting(task, metrics)),
+            table(
+                "classes/mistakes",
+                ("text", "label", "answer", "probability"),
+                (
+                    (
+                        *_text_and_label(predictions[index], label, texts),
+                        predictions[index]["prediction"],
+                        f"{sure:.3f}",
+                    )
+                    for index, sure in zip(wrong, confidences_M[wrong])
+                ),
+            ),
+            table(
+                "classes/suspects",
+                ("text", "label", "probable class", "probability of the label"),
+                (
+                    (*_text_and_label(each, label, texts), each["suggested"], f"{each['label_probability']:.3f}")
+                    for each in suspects[:_SHOWN]
+                ),
+                count=len(suspects),
+            ),
+        ]
+    # Several sets have the same figures, whose names are unique on the page.
+    blocks = [
+        dataclasses.replace(each, name=f"{name}-{each.name}") if isinstance(each, Figure) else each for each in blocks
+    ]
     return Section(name, title, (summary,), tuple(blocks))
 
 
@@ -114,105 +139,60 @@ def _scores(report: ClassReport) -> Table:
         for name, row in report.scores.items()
     ]
     rows = [*sorted(rows[:-2], key=lambda row: row[3]), *rows[-2:]]  # the last two are the averages
-    headings = ("class", "precision", "recall", "F1", "examples", "most often taken for")
-    return Table("Scores by class, the lowest F1 first.", headings, tuple(rows))
+    return table("classes/scores", ("class", "precision", "recall", "F1", "examples", "most often taken for"), rows)
 
 
-def _confusion(name: str, report: ClassReport) -> Figure:
-    caption = "True classes are rows, predictions are columns. Colors are shares of the true class, numbers examples."
-    worst = max(report.scores.items(), key=lambda item: max(item[1].get("taken_for", {"": 0}).values(), default=0))
-    taken = next(iter(worst[1].get("taken_for", {}).items()), None)
-    alternative = f"The most frequent mistake is {worst[0]} for {taken[0]}, {taken[1]:,} times." if taken else ""
-    return Figure(f"{name}-confusion", caption, f"Confusion matrix. {alternative}", drawing.style()(report.figure))
+def _confusion(report: ClassReport) -> Figure:
+    mistakes = [
+        (times, f"The most frequent mistake is {name} for {other}, {times:,} times.")
+        for name, row in report.scores.items()
+        for other, times in row.get("taken_for", {}).items()
+    ]
+    worst = max(mistakes, key=lambda mistake: mistake[0], default=(0, ""))[1]
+    return drawing.figure("classes/confusion", drawing.Chart("Confusion matrix.", report.figure), worst=worst)
 
 
-def _reliability(
-    name: str, confidences_M: np.ndarray, is_right_M: np.ndarray, probabilities_MC: np.ndarray, labels_M: np.ndarray
-) -> Figure:
+def _reliability(confidences_M: np.ndarray, is_right_M: np.ndarray, error: float) -> Figure:
     """Draw accuracy over confidence (DeGroot and Fienberg, 1983; Guo et al., 2017, figure 1)."""
     bins_M = calibration.bins_of(confidences_M)
-    filled = np.unique(bins_M)
-    confidence = [float(confidences_M[bins_M == each].mean()) for each in filled]
-    accuracy = [float(is_right_M[bins_M == each].mean()) for each in filled]
-    lines = {"answers": (confidence, accuracy), "as sure as right": ([0.0, 1.0], [0.0, 1.0])}
-    draw = functools.partial(drawing.curves, lines, "mean probability of the answers", "share of right answers")
-    error = calibration.expected_calibration_error(probabilities_MC, labels_M)
-    caption = (
-        f"Answers by their probability, in {calibration.BINS} bins of equal width. Below the diagonal the model is too "
-        f"sure. The expected calibration error over these bins is {error:.3f}."
+    confidence, accuracy = (
+        [float(values_M[bins_M == each].mean()) for each in np.unique(bins_M)]
+        for values_M in (confidences_M, is_right_M)
     )
-    bins = "; ".join(f"{sure:.2f}: {right:.2f}" for sure, right in zip(confidence, accuracy, strict=True))
-    alternative = f"Share of right answers by confidence: {bins}"
-    return Figure(f"{name}-reliability", caption, alternative, draw)
+    lines = {"answers": (confidence, accuracy), "as sure as right": ([0.0, 1.0], [0.0, 1.0])}
+    chart = drawing.curves(lines, "mean probability of the answers", "share of right answers")
+    return drawing.figure("classes/reliability", chart, bins=calibration.BINS, error=error)
 
 
-def _threshold_caption(task: Task, metrics: Mapping[str, float]) -> str:
-    """Describe what a threshold is for, and the one that the run has or how to get one."""
-    accepting = "If only answers above a probability are accepted and a person gets the others."
+def _setting(task: Task, metrics: Mapping[str, float]) -> str:
+    """Describe the threshold that the run has, or how to get one."""
     objective = unwrapped(task.objective)
     precision, threshold = getattr(objective, "precision", None), getattr(objective, "threshold", None)
     if threshold is not None:
-        return f"{accepting} The run sets `objective.threshold={threshold:g}`."
+        return f"The run sets `objective.threshold={threshold:g}`."
     if precision is None:
-        return f"{accepting} `objective.precision=0.95` finds the threshold for a precision, which `predict` then uses."
+        return "`objective.precision=0.95` finds the threshold for a precision, which `predict` then uses."
     found = f": {metrics['threshold']:.4f}, fitted on the held-out records" if "threshold" in metrics else ""
-    return f"{accepting} The run looks for the threshold for `objective.precision={precision:g}`{found}."
+    return f"The run looks for the threshold for `objective.precision={precision:g}`{found}."
 
 
-def _threshold(name: str, confidences_M: np.ndarray, is_right_M: np.ndarray, caption: str) -> Figure:
+def _threshold(confidences_M: np.ndarray, is_right_M: np.ndarray, setting: str) -> Figure:
     """Draw what accepting only answers above a threshold gives."""
     order = np.argsort(-confidences_M, kind="stable")
-    count = np.arange(1, len(order) + 1)
-    right = np.cumsum(is_right_M[order])
-    thresholds = confidences_M[order].tolist()
+    count, right, thresholds = np.arange(1, len(order) + 1), np.cumsum(is_right_M[order]), confidences_M[order]
     lines = {
-        "precision: right among accepted": (thresholds, (right / count).tolist()),
-        "recall: accepted and right": (thresholds, (right / len(order)).tolist()),
-        "coverage: accepted": (thresholds, (count / len(order)).tolist()),
+        "precision: right among accepted": (thresholds, right / count),
+        "recall: accepted and right": (thresholds, right / len(order)),
+        "coverage: accepted": (thresholds, count / len(order)),
     }
-    x = "probability above which an answer is accepted"
-    draw = functools.partial(drawing.curves, lines, x, "share", markers=False)
-    reached = [
-        f"{precision:.0%} right with {(right / count >= precision).nonzero()[0].max(initial=-1) + 1:,} accepted"
+    reached = ", ".join(
+        f"{precision:.0%} of {(right / count >= precision).nonzero()[0].max(initial=-1) + 1:,}"
         for precision in (0.9, 0.95, 0.99)
-    ]
-    return Figure(f"{name}-threshold", caption, "; ".join(reached), draw)
-
-
-def surest_mistakes(
-    predictions: Sequence[Record],
-    confidences_M: np.ndarray,
-    is_right_M: np.ndarray,
-    label: str,
-    texts: Sequence[str],
-) -> Table:
-    """Return a table with the wrong answers of the highest probability.
-
-    Args:
-      predictions: M records with their prediction.
-      confidences_M: probabilities of the predictions.
-      is_right_M: bool.
-      label, texts: names of the fields with the label and with the texts.
-    """
-    wrong = [index for index in np.argsort(-confidences_M, kind="stable") if not is_right_M[index]][:_SHOWN]
-    rows = [
-        (_shown(record, texts), label_names.class_of(record[label]), record["prediction"], f"{confidence:.3f}")
-        for record, confidence in ((predictions[index], confidences_M[index]) for index in wrong)
-    ]
-    return Table("The mistakes that the model is surest of.", ("text", "label", "answer", "probability"), tuple(rows))
-
-
-def _suspects(suspects: Sequence[Record], label: str, texts: Sequence[str]) -> Table:
-    rows = [
-        (_shown(each, texts), label_names.class_of(each[label]), each["suggested"], f"{each['label_probability']:.3f}")
-        for each in suspects[:_SHOWN]
-    ]
-    caption = (
-        f"{len(suspects):,} labels that are probably wrong, by confident learning (Northcutt et al., 2021, arXiv "
-        "1911.00068), the most suspect first. All of them are in the file -suspects.csv beside the predictions."
     )
-    return Table(caption, ("text", "label", "probable class", "probability of the label"), tuple(rows))
+    chart = drawing.curves(lines, "probability above which an answer is accepted", "share", markers=False)
+    return drawing.figure("classes/threshold", chart, setting=setting, reached=reached)
 
 
-def _shown(record: Record, texts: Sequence[str]) -> str:
-    return " | ".join(cut_text(str(record.get(text, "")), _TEXT_WIDTH // len(texts)) for text in texts)
+def _text_and_label(record: Record, label: str, texts: Sequence[str]) -> tuple[str, str]:
+    shown = " | ".join(cut_text(str(record.get(text, "")), _TEXT_WIDTH // len(texts)) for text in texts)
+    return shown, label_names.class_of(record[label])

@@ -8,10 +8,11 @@ import dataclasses
 import functools
 import io
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from bertjax.analysis.page import caption
 from bertjax.training.results.curves import take_literally
 
 if TYPE_CHECKING:
@@ -50,31 +51,67 @@ _STYLE = {
 }
 
 
+class Chart(NamedTuple):
+    """What a figure looks like.
+
+    Attributes:
+      kind: the beginning of the alternative text, such as `Curves of accuracy by layer.`
+      draw: draws it; called in the page's style.
+    """
+
+    kind: str
+    draw: "Callable[[], MatplotlibFigure]"
+
+
 @dataclasses.dataclass(frozen=True)
 class Figure:
     """A figure of the page; an analysis also saves it as `figures/<part>-<name>.svg` and `.pdf`.
 
     Attributes:
       name: lower-case letters, digits and hyphens, unique within its part, or on the page without parts.
-      caption: one paragraph: content, how to read it, the paper, the key number.
-      alternative: alternative text for people who do not see the figure.
-      draw: draws it.
+      about: what the figure shows, how to read it, and the paper.
+      key: the key numbers, which end the caption and the alternative text; may be empty.
+      chart: what it looks like.
     """
 
     name: str
-    caption: str
-    alternative: str
-    draw: "Callable[[], MatplotlibFigure]"
+    about: str
+    key: str
+    chart: Chart
+
+    @property
+    def caption(self) -> str:
+        """One paragraph below the figure."""
+        return f"{self.about} {self.key}".strip()
+
+    @property
+    def alternative(self) -> str:
+        """The text for people who do not see the figure."""
+        return f"{self.chart.kind} {self.key}".strip()
 
     @functools.cached_property
     def drawn(self) -> "MatplotlibFigure":
         """The figure, drawn once."""
-        return self.draw()
+        with style():
+            return self.chart.draw()
 
     @functools.cached_property
     def svg(self) -> str:
         """The figure with `currentColor` ink on a transparent background."""
         return svg_of(self.drawn)
+
+
+def figure(caption_name: str, chart: Chart, number: int | str = "", **values: Any) -> Figure:
+    """Return a chart with its caption.
+
+    Args:
+      caption_name: a name in `page_assets/captions.md`, such as `patterns/heads`; its end names the figure.
+      chart: what it looks like.
+      number: end of the figure's name, if a part has several such figures.
+      values: what the caption names in braces.
+    """
+    name = caption_name.rpartition("/")[2]
+    return Figure(f"{name}-{number}" if number else name, *caption(caption_name, **values), chart)
 
 
 def style():
@@ -97,33 +134,39 @@ def panels(count: int, width: float, height: float = 2.2) -> "tuple[MatplotlibFi
     return figure, axes[:count]
 
 
+def _label(axis, labels: Sequence, offset: float = 0.0) -> None:
+    """Label the places 0, 1, ... of an axis, at most 12 of them: more do not fit."""
+    places = range(0, len(labels), max(1, -(-len(labels) // 12)))
+    axis.set_ticks([place + offset for place in places], [str(labels[place]) for place in places])
+    axis.set_tick_params(length=0)
+
+
 def matrices(
     values: Mapping[str, np.ndarray],
     unit: str,
-    low: float | None = None,
-    high: float | None = None,
+    limits: tuple[float | None, float | None] = (None, None),
     columns: str = "head",
     first: int = 1,
     diverging: bool = False,
-) -> "MatplotlibFigure":
-    """Draw matrices side by side with one color scale.
+) -> Chart:
+    """Return a chart of matrices side by side with one color scale.
 
     Args:
       values: {title: matrix}, such as [L, H].
       unit: color bar label, with the unit.
-      low, high: scale limits; the smallest and the largest value by default.
+      limits: lowest and highest value of the scale; None for those of the matrices.
       columns: label of the horizontal axis; rows are layers.
       first: number of the first row and column.
       diverging: whether the scale is centered at 0.
     """
-    with style():
+
+    def draw() -> "MatplotlibFigure":
         shapes = np.array([matrix.shape for matrix in values.values()])
-        height = np.clip(0.22 * shapes[:, 0].max(), 1.4, 6.0) + 0.7
-        width = np.clip(0.22 * shapes[:, 1].max(), 1.4, 6.0) + 0.9
+        height, width = np.clip(0.22 * shapes.max(axis=0), 1.4, 6.0) + (0.7, 0.9)
         figure, axes = panels(len(values), width, height)
         finite = np.concatenate([matrix[np.isfinite(matrix)].ravel() for matrix in values.values()])
-        low = float(finite.min(initial=0.0)) if low is None else low
-        high = float(finite.max(initial=0.0)) if high is None else high
+        ends = finite.min(initial=0.0), finite.max(initial=0.0)
+        low, high = (float(end) if limit is None else limit for limit, end in zip(limits, ends))
         if diverging:
             high = max(abs(low), abs(high))
             low = -high
@@ -139,13 +182,11 @@ def matrices(
             panel.invert_yaxis()
             panel.set(title=title, xlabel=columns, ylabel="layer")
             for axis, count in zip((panel.yaxis, panel.xaxis), matrix.shape):
-                # At most 12 tick labels fit.
-                step = max(1, -(-count // 12))
-                axis.set_ticks(np.arange(0, count, step) + 0.5, [str(first + i) for i in range(0, count, step)])
-                axis.set_tick_params(length=0)
-        bar = figure.colorbar(mesh, ax=axes, label=unit, shrink=0.9)
-        bar.outline.set_visible(False)
+                _label(axis, range(first, first + count), 0.5)
+        figure.colorbar(mesh, ax=axes, label=unit, shrink=0.9).outline.set_visible(False)
         return figure
+
+    return Chart(f"Matrices of layers by {columns}s: {unit}.", draw)
 
 
 def curves(
@@ -153,81 +194,82 @@ def curves(
     x: str,
     y: str,
     bands: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
-    log_x: bool = False,
+    scale: str = "linear",
     markers: bool = True,
-) -> "MatplotlibFigure":
-    """Draw curves in one panel.
+) -> Chart:
+    """Return a chart of curves in one panel.
 
     Args:
       lines: {name: (x values, y values)}.
       x, y: axis labels, with units.
       bands: {name: (lower, upper)}, intervals around the curve of the same name.
-      log_x: whether the x axis is logarithmic from 1 on, with 0 included.
+      scale: `linear`; `steps` for an x axis that is logarithmic from 1 on, with 0 included; `log` for both axes.
       markers: whether points are marked.
     """
-    with style():
+
+    def draw() -> "MatplotlibFigure":
         figure, (panel,) = panels(1, 6.0, 3.4)
-        for index, (name, (xs, ys)) in enumerate(lines.items()):
+        for index, (title, (xs, ys)) in enumerate(lines.items()):
             color, shape = COLORS[index % len(COLORS)], "osD^vPX*"[index % 8] if markers else None
             # Styles change after each round of colors, so more than eight curves stay distinguishable.
             line_style = ("-", "--", ":")[index // len(COLORS) % 3]
-            panel.plot(xs, ys, color=color, marker=shape, markersize=4, linestyle=line_style, label=name)
-            if bands and name in bands:
-                panel.fill_between(xs, *bands[name], color=color, alpha=0.2, linewidth=0)
-        if log_x:
+            panel.plot(xs, ys, color=color, marker=shape, markersize=4, linestyle=line_style, label=title)
+            if bands and title in bands:
+                panel.fill_between(xs, *bands[title], color=color, alpha=0.2, linewidth=0)
+        panel.set(xlabel=x, ylabel=y)
+        if scale == "log":
+            panel.set(xscale="log", yscale="log")
+        elif scale == "steps":
             # A logarithmic axis has no 0, but step 0 is the untrained model. `symlog` is linear up to 1.
             panel.set_xscale("symlog", linthresh=1)
-        panel.set(xlabel=x, ylabel=y)
-        if not log_x:
+        else:
             # No ticks between layers, and no `1e-7+1` beside an axis.
-            panel.xaxis.get_major_locator().set_params(integer=x == "layer")
+            panel.xaxis.get_major_locator().set_params(integer=x.startswith("layer"))
             panel.ticklabel_format(useOffset=False)
         panel.grid(alpha=0.25, color=INK)
         if len(lines) > 1:
             figure.legend(loc="outside right upper")
         return figure
 
+    return Chart(f"Curves of {y} by {x}.", draw)
 
-def stacked_bars(values: Mapping[str, Mapping[str, np.ndarray]], y: str) -> "MatplotlibFigure":
-    """Draw stacked bars, one for each layer, one panel per title.
+
+def bars(
+    values: Mapping[str, Mapping[str, Mapping[Any, float]]],
+    y: str,
+    x: str = "",
+    stacked: bool = False,
+) -> Chart:
+    """Return a chart of bars, grouped or stacked, one panel per title.
 
     Args:
-      values: {title: {segment name: its size in each layer}}.
-      y: label of the vertical axis.
+      values: {title: {series: {place on the x axis: value}}}.
+      y, x: axis labels.
+      stacked: whether the series of a place are on top of each other.
     """
-    with style():
-        figure, axes = panels(len(values), 2.8, 2.4)
-        for panel, (title, parts) in zip(axes, values.items()):
-            base = 0.0
-            for index, (name, sizes) in enumerate(parts.items()):
-                places = np.arange(1, 1 + len(sizes))
-                hatch = ("", "//", "..", "xx", "")[index % 5]
-                color = COLORS[index % len(COLORS)]
-                panel.bar(places, sizes, bottom=base, color=color, hatch=hatch, linewidth=0, label=name)
-                base = base + np.asarray(sizes)
-            panel.set(title=title, xlabel="layer", ylabel=y)
-            panel.xaxis.get_major_locator().set_params(integer=True)
-        handles, labels = axes[0].get_legend_handles_labels()
-        columns = min(len(labels), 2 * len(values))
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns, columnspacing=0.8, handlelength=1.0)
+
+    def draw() -> "MatplotlibFigure":
+        series = next(iter(values.values()))
+        places = list(dict.fromkeys(place for each in values.values() for row in each.values() for place in row))
+        wide = 2.8 if stacked else max(4.0, 0.5 * len(places) * len(series))
+        figure, axes = panels(len(values), wide, 2.4 if stacked else 3.0)
+        width = 0.8 if stacked else 0.8 / len(series)
+        for panel, (title, rows) in zip(axes, values.items()):
+            base = np.zeros(len(places))
+            for index, (label, row) in enumerate(rows.items()):
+                heights = np.array([row.get(place, np.nan) for place in places])
+                shift = 0.0 if stacked else (index - (len(rows) - 1) / 2) * width
+                look = {"color": COLORS[index % len(COLORS)], "hatch": ("", "//", "..", "xx", "")[index % 5]}
+                panel.bar(np.arange(len(places)) + shift, heights, width, bottom=base, linewidth=0, label=label, **look)
+                base = base + heights if stacked else base
+            _label(panel.xaxis, places)
+            panel.set(title=title, xlabel=x, ylabel=y)
+        if len(series) > 1:
+            handles, columns = axes[0].get_legend_handles_labels(), min(len(series), 2 * len(values) if stacked else 3)
+            figure.legend(*handles, loc="outside lower center", ncols=columns, columnspacing=0.8, handlelength=1.0)
         return figure
 
-
-def bars(values: Mapping[str, Mapping[str, float]], y: str) -> "MatplotlibFigure":
-    """Draw grouped bars: {series: {group: value}}."""
-    with style():
-        groups = list(dict.fromkeys(group for series in values.values() for group in series))
-        figure, (panel,) = panels(1, max(4.0, 0.5 * len(groups) * len(values)), 3.0)
-        width = 0.8 / len(values)
-        for index, (name, series) in enumerate(values.items()):
-            places = np.arange(len(groups)) + (index - (len(values) - 1) / 2) * width
-            heights = [series.get(group, np.nan) for group in groups]
-            panel.bar(places, heights, width, color=COLORS[index % len(COLORS)], label=name)
-        panel.set_xticks(np.arange(len(groups)), groups)
-        panel.set_ylabel(y)
-        if len(values) > 1:
-            figure.legend(loc="outside right upper")
-        return figure
+    return Chart(f"{'Stacked bars' if stacked else 'Bars'} of {y}.", draw)
 
 
 def svg_of(figure: "MatplotlibFigure") -> str:

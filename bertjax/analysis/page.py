@@ -6,7 +6,7 @@ import functools
 import json
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -121,6 +121,30 @@ def page(title: str, sections: Sequence[Section], lead: str = "") -> str:
       lead: one paragraph below the heading.
     """
     return _template().render(title=title, sections=sections, lead=lead)
+
+
+def caption(name: str, **values: Any) -> tuple[str, str]:
+    """Return two paragraphs of `page_assets/captions.md`, with values in their places; the second may be empty.
+
+    Args:
+      name: a heading of the file.
+      values: values by the names that the paragraphs have in braces.
+    """
+    about, key = (" ".join(text.format(**values).split()) for text in (*_captions()[name], "")[:2])
+    return about, key
+
+
+def table(caption_name: str, headings: Sequence[str], rows: Iterable[Sequence[str]], **values: Any) -> Table:
+    """Return a table with its caption, see `caption`."""
+    return Table(" ".join(filter(None, caption(caption_name, **values))), tuple(headings), tuple(map(tuple, rows)))
+
+
+@functools.cache
+def _captions() -> dict[str, list[str]]:
+    """Return {heading: paragraphs}."""
+    _, *entries = (_ASSETS / "captions.md").read_text(encoding="utf-8").split("\n## ")
+    named = (entry.partition("\n") for entry in entries)
+    return {name: texts.strip().split("\n\n") for name, _, texts in named}
 
 
 @functools.cache

@@ -9,10 +9,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from bertjax.analysis import drawing
 from bertjax.analysis.ablation import lacks_objective, scored
-from bertjax.analysis.drawing import Figure
+from bertjax.analysis.drawing import Chart, Figure
 from bertjax.analysis.material import Material
-from bertjax.analysis.page import Maps, Table, TokenRow, inline
+from bertjax.analysis.page import Maps, Table, TokenRow, caption, inline
 from bertjax.analysis.reduce import Progress, hide
 from bertjax.analysis.subject import Subject
 from bertjax.models.directions import BIDIRECTIONAL
@@ -71,6 +72,12 @@ class Case(NamedTuple):
         """Both labels."""
         return f"{self.model}, {self.material}"
 
+    @property
+    def start(self) -> str:
+        """The start of a sentence about it, with the number of examples if that is known."""
+        count = f" ({self.numbers['examples']:,} examples)" if "examples" in self.numbers else ""
+        return f"{self.model} on {self.material}{count}"
+
 
 class Part:
     """One part of the analysis. It only computes: callers print and write.
@@ -81,7 +88,7 @@ class Part:
     Attributes:
       name: name in `--parts`.
       title: heading on the page.
-      intro: first paragraph of the text.
+      constants: values that all captions of the part may name.
       named_only: whether it runs only if `--parts` names it, because it takes long.
       needs_attention: whether it reads attention, heads or feed-forward neurons.
       needs_objective: whether it reads only materials that the model can be scored on.
@@ -92,7 +99,7 @@ class Part:
 
     name: ClassVar[str]
     title: ClassVar[str]
-    intro: ClassVar[str] = ""
+    constants: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     named_only: ClassVar[bool] = False
     needs_attention: ClassVar[bool] = False
     needs_objective: ClassVar[bool] = False
@@ -110,6 +117,15 @@ class Part:
         if self.needs_objective and (reason := lacks_objective(subject, materials)):
             return reason
         return self.missing(subject, materials)
+
+    @property
+    def intro(self) -> str:
+        """The first paragraph of the text. A part without an entry in `page_assets/captions.md` overrides it."""
+        return caption(self.name, **self.constants)[0]
+
+    def figure(self, name: str, chart: Chart, number: int | str = "", **values: Any) -> Figure:
+        """Return a chart with its caption, see `drawing.figure`."""
+        return drawing.figure(f"{self.name}/{name}", chart, number, **self.constants, **values)
 
     def missing(self, subject: Subject, materials: Sequence[Material]) -> str:
         """Return the unmet requirement of a model or the materials, as the end of `patterns: ...`; empty if none."""
@@ -131,7 +147,7 @@ class Part:
         for case in cases:
             numbers[case.model][case.material] = case.numbers
             arrays |= {f"{case.model}/{case.material}/{name}": values for name, values in case.arrays.items()}
-        text = "\n\n".join(filter(None, (self.intro, *map(self.sentence, cases))))
+        text = "\n\n".join([self.intro, *(f"{case.start}: {self.sentence(case)}" for case in cases)])
         figures, files = list(self.figures(cases)), self.files(cases)
         return Result(numbers, arrays, figures, text, files=files, other_axes=self.other_axes)
 
@@ -144,7 +160,7 @@ class Part:
         return ()
 
     def sentence(self, case: Case) -> str:
-        """Return the main result of a model on a material, a paragraph of the text."""
+        """Return the main result of a model on a material, the end of a paragraph that starts with both."""
         return ""
 
     def files(self, cases: Sequence[Case]) -> dict[str, bytes]:
@@ -155,6 +171,16 @@ class Part:
 def listed(values: Mapping[str, float], spec: str) -> str:
     """Return named numbers as text, in the format `spec`."""
     return ", ".join(f"{name} {value:{spec}}" for name, value in values.items())
+
+
+def highest(values: Mapping[str, Any], spec: str) -> str:
+    """Return where each array [L] or [L, H] is highest, as `title: layer 2, head 3 (value)`, in the format `spec`."""
+    parts = []
+    for title, array in values.items():
+        cell = np.unravel_index(np.argmax(array), np.shape(array))
+        where = ", ".join(f"{axis} {index + 1}" for axis, index in zip(("layer", "head"), cell))
+        parts.append(f"{title}: {where} ({np.max(array):{spec}})")
+    return "; ".join(parts)
 
 
 def slug_of(*words: str) -> str:

@@ -11,11 +11,10 @@ import numpy as np
 
 from bertjax.analysis import class_sections, drawing, smaller_models
 from bertjax.analysis.drawing import Figure
-from bertjax.analysis.page import Section, Table, Token, TokenRow
+from bertjax.analysis.page import Section, Table, Token, TokenRow, caption, table
 from bertjax.analysis.subject import Subject
 from bertjax.comparison.numbers import last_evaluation
-from bertjax.comparison.runs import Run, open_runs
-from bertjax.comparison.settings import leaves, text_of
+from bertjax.comparison.runs import Run, leaves, open_runs, text_of
 from bertjax.config import config_file
 from bertjax.config.config import Config, plain
 from bertjax.config.settings import settings_of
@@ -37,11 +36,6 @@ from bertjax.training.run.workdir import Workdir, read_jsonl, runs_in
 
 # Maximum number of evaluations in a table of guesses, the first and the last one included.
 _MOST_EVALUATIONS = 7
-_COMPARED = "What is trained: a workdir is resumed only with the same values."
-_FREE = (
-    "How the run is evaluated and executed, and where files are: a workdir is resumed with other values, too. Files "
-    "that the training depends on must have the same content."
-)
 _SHOWN_GUESSES = 3
 # Maximum number of tasks whose rows are shown.
 _MOST_TASKS = 4
@@ -124,35 +118,35 @@ def _summary(run: Run, status: RunStatus) -> Section:
     paragraphs = [text, *(f"Warning: {warning}." for warning in status.warnings)]
     if not rows:
         return Section("run", "The run", (*paragraphs, "It has not been evaluated yet."))
-    caption = "The last evaluation on held-out rows. A baseline predicts from the frequencies of training alone."
+    about, of_averages = caption("run/run")
     if any(name.startswith("ema/") for name in metrics):
-        caption += " Metrics with ema/ are those of the moving average of the weights."
-    return Section("run", "The run", tuple(paragraphs), (Table(caption, ("metric", "value"), tuple(rows)),))
+        about += f" {of_averages}"
+    return Section("run", "The run", tuple(paragraphs), (Table(about, ("metric", "value"), tuple(rows)),))
 
 
 def _curves(run: Run, workdir: Workdir, config: Config, config_name: str) -> Section:
     best = config.qualified(config.task_name, config.task.objective.best_metric)
     first = [best] if best in curves.metrics_in(run.records) else []
     panels = list(dict.fromkeys([*first, *curves.panels_of(run.records)]))[:_COLUMNS]
-    optimizer = [name for name in _OPTIMIZER if curves.points_of(run.records, "step", f"{curves.TRAIN}{name}")]
-    caption = _caption_of_curves(run, panels[0], config_name)
-    if config.runtime.keep_best and (better := seeds.better_checkpoint(workdir, config, run.summary.get("eval", {}))):
-        caption += f" A better checkpoint: {better}."
-    drawings = [_drawing("run-curves", run, panels, config_name, caption)]
+    reference, better = "", ""
+    if known := curves.reference_of(config_name):
+        reference = f"The gray line is the mean of {known['seeds']} seeds of {config_name}, the band their range."
+    if config.runtime.keep_best and (found := seeds.better_checkpoint(workdir, config, run.summary.get("eval", {}))):
+        better = f"A better checkpoint: {found}."
+    values = {"reference": reference, "chosen": panels[0], "better": better}
+    drawings = [_drawing("run-curves", run, panels, config_name, **values)]
     others = [name for name in curves.metrics_in(run.records) if name not in panels and name.endswith(_DRAWN_BESIDE)]
     for first in range(0, len(others), _COLUMNS):
-        caption = "Further metrics, drawn in the same way."
-        drawings.append(_drawing(f"run-curves-{first}", run, others[first : first + _COLUMNS], "", caption))
-    if optimizer:
-        caption = "The learning rate and the gradient norm before clipping: if it keeps rising, the run may diverge."
-        drawings.append(_drawing("run-optimizer", run, optimizer, "", caption))
+        drawings.append(_drawing("run-curves-more", run, others[first : first + _COLUMNS], number=first + 1))
+    if optimizer := [name for name in _OPTIMIZER if curves.points_of(run.records, "step", f"{curves.TRAIN}{name}")]:
+        drawings.append(_drawing("run-optimizer", run, optimizer))
     return Section("curves", "Curves", blocks=tuple(drawings))
 
 
-def _drawing(name: str, run: Run, panels: Sequence[str], config_name: str, caption: str) -> Figure:
+def _drawing(name: str, run: Run, panels: Sequence[str], config_name: str = "", **values: Any) -> Figure:
     draw = functools.partial(curves.figure_of, run.records, panels, config_name, width=3.6)
-    ends = "; ".join(filter(None, (_in_words(run, panel) for panel in panels)))
-    return Figure(name, caption, f"Curves against the step. {ends}.", drawing.style()(draw))
+    ends = "".join(f"{ends}. " for panel in panels if (ends := _in_words(run, panel)))
+    return drawing.figure(f"run/{name}", drawing.Chart("Curves against the step.", draw), ends=ends, **values)
 
 
 def _in_words(run: Run, metric: str) -> str:
@@ -163,14 +157,6 @@ def _in_words(run: Run, metric: str) -> str:
             (first, start), (last, end) = points[0], points[-1]
             return f"{prefix}{metric}: {_number(start)} at step {first:,}, {_number(end)} at step {last:,}"
     return ""
-
-
-def _caption_of_curves(run: Run, metric: str, config_name: str) -> str:
-    text = "Training (thin line, one batch a point) and held-out rows (points) against the step. "
-    if reference := curves.reference_of(config_name):
-        text += f"The gray line is the mean of {reference['seeds']} seeds of {config_name}, the band their range. "
-    ends = _in_words(run, metric)
-    return text + (f"Checkpoints are chosen by {ends}." if ends else "")
 
 
 def _guesses(records: Sequence[dict]) -> Section:
@@ -184,8 +170,7 @@ def _guesses(records: Sequence[dict]) -> Section:
         for sample in samples:
             at.setdefault(sample["text"], {})[step] = sample["guesses"]
     tables = tuple(_guess_table(sample, at[sample["text"]]) for sample in evaluations[max(evaluations)])
-    paragraph = f"The {_SHOWN_GUESSES} best guesses at each evaluation, best first. Bold: the first guess is right."
-    return Section("guesses", title, (paragraph,), tables)
+    return Section("guesses", title, caption("run/guesses", shown=_SHOWN_GUESSES)[:1], tables)
 
 
 def _guess_table(sample: dict, at: dict[int, list]) -> Table:
@@ -212,14 +197,9 @@ def _speed(run: Run, status: RunStatus) -> Section:
         steps, tokens, seconds = points.T
         # Clamped: two records within the same clock tick must not divide by zero.
         rates = np.diff(tokens) / np.maximum(np.diff(seconds), 1e-9)
-        lines = {"tokens/s": (steps[1:], rates)}
-        caption = (
-            "Tokens a second between logged steps. A dip is an evaluation, a checkpoint, a compilation or a wait for "
-            f"data. The number that matters is the median: {np.median(rates):,.0f} tokens/s."
-        )
-        words = f"Throughput between {rates.min():,.0f} and {rates.max():,.0f} tokens a second."
-        draw = functools.partial(drawing.curves, lines, "step", "tokens/s", markers=False)
-        blocks.append(Figure("run-throughput", caption, words, draw))
+        chart = drawing.curves({"tokens/s": (steps[1:], rates)}, "step", "tokens/s", markers=False)
+        values = {"low": rates.min(), "high": rates.max(), "median": np.median(rates)}
+        blocks.append(drawing.figure("run/run-throughput", chart, **values))
     accounts = run.summary.get("accounts", {})
     if wall := accounts.get("wall"):
         blocks.append(_accounts_table(accounts, wall))
@@ -239,21 +219,19 @@ def _accounts_table(accounts: dict[str, float], wall: float) -> Table:
     for name in ("mfu", "executed_mfu"):
         if name in accounts:
             rows.append((f"{name.replace('_', ' ')} of the steps", "", f"{accounts[name]:.1%}"))
-    caption = "What the wall time went into. The first line is the goodput."
-    return Table(caption, ("", "seconds", "share"), tuple(rows))
+    return table("run/accounts", ("", "seconds", "share"), rows)
 
 
 def _settings(config: Config, identity: Mapping[str, Any]) -> Section:
     changes = [setting for setting in settings_of(config) if setting.value != setting.default]
     compared = [f"{name}." for name in leaves(identity)]
-    tables: dict[str, list] = {_COMPARED: [], _FREE: []}
+    rows: dict[str, list] = {"run/compared": [], "run/free": []}
     for name, *values, _ in changes:
         # The one compared setting of `runtime`, `skip_rows`, has its own entry in the identity (`Config.identity`).
         is_compared = any(leaf.startswith(f"{name.removeprefix('runtime.')}.") for leaf in compared)
         cells = (text_of((plain(value),)) for value in values)
-        tables[_COMPARED if is_compared else _FREE].append((name, *cells))
-    headings = ("setting", "value", "default")
-    blocks = [Table(caption, headings, tuple(rows)) for caption, rows in tables.items()]
+        rows["run/compared" if is_compared else "run/free"].append((name, *cells))
+    blocks = [table(name, ("setting", "value", "default"), of_table) for name, of_table in rows.items()]
     paragraph = f"{len(changes)} settings differ from their defaults. The names are those of --config.NAME=value."
     return Section("settings", "Settings that differ from the defaults", (paragraph,), tuple(blocks))
 
@@ -273,8 +251,7 @@ def _environment(starts: Sequence[dict]) -> Section:
         ("Python", str(last.get("python", ""))),
         *((name, str(version)) for name, version in last.get("versions", {}).items()),
     ]
-    caption = "The last start of the run; versions.json lists every installed package."
-    return Section("environment", title, blocks=(Table(caption, ("", "value"), tuple(rows)),))
+    return Section("environment", title, blocks=(table("run/environment", ("", "value"), rows),))
 
 
 def _number(value: float | None) -> str:
@@ -294,11 +271,7 @@ def _rows(workdir: Workdir, record: RunRecord) -> Section:
         rows = [row for (task, _), feed in shown for row in _rows_of(feed, feeds.store_of(task).tokenizer, count, task)]
     except (UserError, OSError) as error:
         return Section(name, title, skipped=" ".join(str(error).splitlines()))
-    legend = (
-        "Blue is segment A, yellow segment B. A framed token is predicted: above is what the model reads, below what "
-        "was there before masking. Padding is left out."
-    )
-    return Section(name, title, (*lines, legend), tuple(rows))
+    return Section(name, title, (*lines, caption("run/rows")[0]), tuple(rows))
 
 
 def _feeds(workdir: Workdir, record: RunRecord) -> Feeds:
@@ -342,11 +315,7 @@ def _rows_of(feed: Feed, tokenizer: Tokenizer, count: int, task: str) -> list[To
             for name in sorted(batch)
             if name.endswith("_labels_BN")
         ]
-        caption = (
-            f"Row {row} of {task}: {len(real)} of {feed.seq_len} positions hold tokens; examples: {len(examples)}; "
-            f"tokens to predict: {np.count_nonzero(predicted_BT[row])}"
-            + "".join(f"; {label}" for label in labels)
-            + "."
-        )
-        rows.append(TokenRow(caption, tokens))
+        about = f"Row {row} of {task}: {len(real)} of {feed.seq_len} positions hold tokens; examples: {len(examples)}; "
+        about += f"tokens to predict: {np.count_nonzero(predicted_BT[row])}"
+        rows.append(TokenRow(f"{'; '.join([about, *labels])}.", tokens))
     return rows

@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from bertjax.analysis.page import Section, Table
+from bertjax.analysis.page import Section, table
 from bertjax.config import export
 from bertjax.runtime import storage
 from bertjax.runtime.errors import UserError, reason
@@ -54,8 +54,7 @@ def sections_of(workdir: Workdir) -> list[Section]:
     if not rows:
         return []
     headings = ("command", "parameters", "bytes", "scores", "ms a text")
-    caption = "What each command changed. Scores are those of the file of --score; times may be of different machines."
-    return [Section("smaller", "Smaller models", blocks=(Table(caption, headings, rows),))]
+    return [Section("smaller", "Smaller models", blocks=(table("run/smaller", headings, rows),))]
 
 
 def _row(line: dict[str, Any]) -> tuple[str, ...]:

@@ -2,13 +2,11 @@
 
 import collections
 import itertools
-from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from bertjax.analysis import drawing
-from bertjax.analysis.drawing import Figure
-from bertjax.analysis.page import Section, Table
+from bertjax.analysis.page import Section, Table, table
 from bertjax.data.filters.rules import kind_of
 from bertjax.data.inspect import characters, damage, vocabulary
 from bertjax.data.inspect.report import draw_histograms, histogram, name_of, warnings
@@ -49,30 +47,24 @@ def _contents(store: TokenStore) -> Section:
         f"{store.tokenizer.vocab_size:,} pieces.",
         *(f"{text[0].upper()}{text[1:]}." for text in warnings(store, store.unigram_counts("train"))),
     ]
-    caption = (
-        f"What training and evaluation read. Above {MOST_TOKENS_A_WORD} tokens per word, the vocabulary does not fit a "
-        "source well. In a script without spaces, characters count as words."
-    )
     headings = ("split", "documents", "sentences", "tokens", "tokens per word", "[UNK]", "MB of text")
-    longest = tuple(
-        (name_of(source, document, manifest), f"{tokens:,}") for tokens, source, document in manifest["longest"]
+    longest = ((name_of(source, document, manifest), f"{tokens:,}") for tokens, source, document in manifest["longest"])
+    tables = (
+        table("store/contents", headings, rows, most=MOST_TOKENS_A_WORD),
+        table("store/longest", ("document", "tokens"), longest),
     )
-    of_longest = "The longest documents. A book or a log file among pages is easily seen here."
-    tables = Table(caption, headings, tuple(rows)), Table(of_longest, ("document", "tokens"), longest)
     return Section("contents", "Contents", tuple(paragraphs), tables)
 
 
 def _text(store: TokenStore) -> Section:
     """Return documents as text, and passages that a wrong encoding or leftover markup has spoiled."""
     documents = damage.documents(store, _SHOWN, tokens=_BEGINNING)
-    samples = tuple((str(number), _beginning(text)) for number, text in enumerate(documents, start=1))
-    caption = "Beginnings of training documents, read back from their tokens. The model learns what is wrong here, too."
-    found = damage.damages(store)
-    rows = tuple((each.what, f"{each.share:.1%}", " ⏎ ".join(each.examples), each.remedy) for each in found)
-    of_damage = "Damaged text among the documents that were looked at, with a passage of a few of them."
+    samples = ((str(number), _beginning(text)) for number, text in enumerate(documents, start=1))
+    damages = damage.damages(store)
+    rows = ((each.what, f"{each.share:.1%}", " ⏎ ".join(each.examples), each.remedy) for each in damages)
     tables = (
-        Table(caption, ("document", "its beginning"), samples),
-        Table(of_damage, ("documents that", "share", "passages", "remedy"), rows),
+        table("store/text", ("document", "its beginning"), samples),
+        table("store/damage", ("documents that", "share", "passages", "remedy"), rows),
     )
     return Section("text", "Text", blocks=tables)
 
@@ -83,17 +75,15 @@ def _beginning(text: str) -> str:
 
 def _lengths(store: TokenStore) -> Section:
     splits = {name: store.split(name) for name in SPLITS}
-    with drawing.style():
+
+    def draw():
         figure, panels = drawing.panels(2, width=3.6)
         draw_histograms(panels, splits, drawing.COLORS)
-    middle = {what: _median(splits["train"], what) for what in ("document", "sentence")}
-    caption = (
-        "Lengths in tokens, four bins an octave, both axes logarithmic. Documents shorter than a row are packed "
-        f"together; longer ones are cut. Half of the training documents have at most about {middle['document']:,.0f} "
-        f"tokens, and half of the sentences at most about {middle['sentence']:,.0f}."
-    )
-    alternative = f"Histograms; medians {middle['document']:,.0f} and {middle['sentence']:,.0f} tokens."
-    return Section("lengths", "Lengths", blocks=(Figure("store-lengths", caption, alternative, lambda: figure),))
+        return figure
+
+    medians = {what: _median(splits["train"], what) for what in ("document", "sentence")}
+    chart = drawing.Chart("Histograms of lengths.", draw)
+    return Section("lengths", "Lengths", blocks=(drawing.figure("store/store-lengths", chart, **medians),))
 
 
 def _median(split: Split, what: str) -> float:
@@ -118,14 +108,8 @@ def _scripts(store: TokenStore) -> Section:
     for of_source in shares.values():
         ranked.update(of_source)
     names = [name for name, _ in ranked.most_common(_MOST_SCRIPTS)]
-    rows = tuple(
-        (source, *(f"{of_source.get(name, 0.0):.2%}" for name in names)) for source, of_source in shares.items()
-    )
-    caption = (
-        "Shares of the letters of the training documents, without those that became bytes or [UNK]. A filter of the "
-        "kind scripts drops documents in a script that nobody expected."
-    )
-    return Section("scripts", "Scripts", blocks=(Table(caption, ("source", *names), rows),))
+    rows = ((source, *(f"{of_source.get(name, 0.0):.2%}" for name in names)) for source, of_source in shares.items())
+    return Section("scripts", "Scripts", blocks=(table("store/scripts", ("source", *names), rows),))
 
 
 def _counts(split: Split, vocab_size: int) -> np.ndarray:
@@ -142,39 +126,26 @@ def _pieces(store: TokenStore) -> Section:
     tokenizer, counts_V = store.tokenizer, store.unigram_counts("train")
     learned = np.delete(counts_V, sorted(tokenizer.special_ids | tokenizer.byte_ids))
     ranked = np.sort(learned)[::-1]
-    with drawing.style():
-        figure, [axes] = drawing.panels(1, width=3.6)
-        # Pieces that never occur are drawn at 0.5, since a logarithmic axis has no 0.
-        axes.loglog(np.arange(1, 1 + len(ranked)), np.maximum(ranked, 0.5), color=drawing.COLORS[0])
-        axes.set(xlabel="rank of the piece", ylabel="times in the training text")
-    rare = int(np.count_nonzero(ranked < FREQUENT))
-    caption = (
-        "How often each piece of the vocabulary occurs, the most frequent one first; a line that falls evenly is "
-        f"Zipf's law. {rare:,} of {len(ranked):,} pieces occur fewer than {FREQUENT} times, too rarely to be learned "
-        f"well (Gowda & May, 2020, arXiv 2004.02334). This size: {vocabulary.advice(store, counts_V)}."
-    )
-    alternative = f"{rare:,} pieces occur fewer than {FREQUENT} times."
-    blocks = [Figure("store-pieces", caption, alternative, lambda: figure), _sizes(store, counts_V)]
+    # Pieces that never occur are drawn at 0.5, since a logarithmic axis has no 0.
+    lines = {"pieces": (np.arange(1, 1 + len(ranked)), np.maximum(ranked, 0.5))}
+    chart = drawing.curves(lines, "rank of the piece", "times in the training text", scale="log", markers=False)
+    values = {"rare": int(np.count_nonzero(ranked < FREQUENT)), "pieces": len(ranked), "frequent": FREQUENT}
+    figure = drawing.figure("store/store-pieces", chart, advice=vocabulary.advice(store, counts_V), **values)
     found = characters.load(store.path)
-    share = sum(found.missing.values()) / max(1, found.total)
-    of_sample = f"of {found.distinct:,} in the sample"
-    removed = f"Characters that the tokenizer removes, {len(found.removed):,} {of_sample}."
-    missing = (
-        f"Characters without a piece become {found.becomes}: {len(found.missing):,} {of_sample} that the tokenizer was "
-        f"trained on, {share:.3%} of its text. These are the most frequent ones; data.tokenizer.keep forces characters "
-        "into the vocabulary."
-    )
-    for caption, times in ((removed, found.removed), (missing, found.missing)):
+    values = {"removed": len(found.removed), "missing": len(found.missing), "distinct": found.distinct}
+    values |= {"becomes": found.becomes, "share": sum(found.missing.values()) / max(1, found.total)}
+    blocks = [figure, _sizes(store, counts_V)]
+    for name, times in (("store/removed", found.removed), ("store/missing", found.missing)):
         most = itertools.islice(times.items(), _MOST_CHARACTERS)
-        rows = tuple((character, f"U+{ord(character):04X}", f"{number:,}") for character, number in most)
-        blocks.append(Table(caption, ("character", "code point", "times in the sample"), rows))
+        rows = ((character, f"U+{ord(character):04X}", f"{number:,}") for character, number in most)
+        blocks.append(table(name, ("character", "code point", "times in the sample"), rows, **values))
     return Section("pieces", "Pieces", blocks=tuple(blocks))
 
 
 def _sizes(store: TokenStore, counts_V: np.ndarray) -> Table:
     """Return what smaller vocabularies would cost."""
     counts = store.manifest["splits"]["train"]
-    rows = tuple(
+    rows = (
         (
             f"{row.size:,}",
             f"{row.tokens / max(1, counts['words']):.2f}",
@@ -183,11 +154,8 @@ def _sizes(store: TokenStore, counts_V: np.ndarray) -> Table:
         )
         for row in vocabulary.rows(store, counts_V)
     )
-    caption = (
-        "The vocabulary, last, beside smaller ones that have its first pieces. Fewer pieces make more tokens a word; "
-        "more pieces are rarer, and each costs a row of the embedding."
-    )
-    return Table(caption, ("pieces", "tokens per word", "bytes per token", f"fewer than {FREQUENT} times"), rows)
+    headings = ("pieces", "tokens per word", "bytes per token", f"fewer than {FREQUENT} times")
+    return table("store/sizes", headings, rows)
 
 
 def _left_out(store: TokenStore) -> Section:
@@ -198,16 +166,17 @@ def _left_out(store: TokenStore) -> Section:
     for source, by_rule in cleaning.get("dropped", {}).items():
         for rule, reasons in by_rule.items():
             columns.setdefault(f"dropped by {rule}", {})[source] = sum(reasons.values())
-    rows = tuple(
-        (source, *(f"{column.get(source, 0):,}" for column in columns.values())) for source in manifest["duplicates"]
+    rows = (
+        (source, *(f"{column.get(source, 0):,}" for column in columns.values())) for source in columns["duplicates"]
     )
-    caption = (
-        "Documents that were read and are not in the store. A duplicate has the text of an earlier document. A bad "
-        "document is skipped if data.on_bad_document=skip."
-    )
-    blocks = [Table(caption, ("source", *columns), rows)]
+    blocks = [table("store/left-out", ("source", *columns), rows)]
     if cleaning:
-        blocks += [_reasons(store), _clusters(cleaning)]
+        blocks.append(_reasons(store))
+        largest = (
+            (document, f"{size:,}", _beginning(beginning)) for size, document, beginning in cleaning.get("largest", ())
+        )
+        headings, clusters = ("document that stays", "documents", "its beginning"), cleaning.get("clusters", 0)
+        blocks.append(table("store/clusters", headings, largest, clusters=clusters))
     return Section("left-out", "What was left out", blocks=tuple(blocks))
 
 
@@ -222,23 +191,8 @@ def _reasons(store: TokenStore) -> Table:
         numbers[reason] += 1
         if len(examples[reason]) < _EXAMPLES:
             examples[reason].append(_beginning(line["text"]))
-    rows = [
+    rows = (
         (rule, reason, f"{number:,}", " ⏎ ".join(examples[rule, reason]))
         for (rule, reason), number in numbers.most_common()
-    ]
-    caption = (
-        "Why filters dropped documents, the most frequent reason first. Read the examples: a rule made for English "
-        "web pages drops good text of other kinds. The file cleaning.jsonl.gz in the store lists every document."
     )
-    return Table(caption, ("filter", "reason", "documents", "examples"), tuple(rows))
-
-
-def _clusters(cleaning: Mapping[str, Sequence]) -> Table:
-    rows = tuple(
-        (document, f"{size:,}", _beginning(beginning)) for size, document, beginning in cleaning.get("largest", ())
-    )
-    caption = (
-        f"The largest of {cleaning.get('clusters', 0):,} clusters of near-duplicates, found by MinHash (Broder, 1997). "
-        "One document of each stays: a held-out one, or else the longest."
-    )
-    return Table(caption, ("document that stays", "documents", "its beginning"), rows)
+    return table("store/reasons", ("filter", "reason", "documents", "examples"), rows)

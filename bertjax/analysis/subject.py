@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bertjax.config.config import Task
@@ -106,6 +107,11 @@ def captured(encoder: EncoderConfig, params: dict, batch: Arrays, names: Sequenc
     variables = {"params": params["encoder"], taps.CAPTURED: dict.fromkeys(names)}
     _, state = Encoder(encoder).apply(variables, *(batch[name] for name in inputs), mutable=[taps.CAPTURED])
     return state[taps.CAPTURED]
+
+
+def members(examples_BT: jax.Array, slots: int) -> jax.Array:
+    """Device: return a 0/1 mask of each example's tokens; float32 [B, N, T]."""
+    return (examples_BT[:, None] == jnp.arange(1, slots + 1)[:, None]).astype(jnp.float32)
 
 
 @functools.cache

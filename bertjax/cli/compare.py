@@ -10,37 +10,16 @@ examples:
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from etils import epath
 
 from bertjax.comparison import curves, tables
-from bertjax.comparison.effects import Effect, effects_of
-from bertjax.comparison.numbers import Numbers, numbers_of
-from bertjax.comparison.report import as_dict, print_comparison
-from bertjax.comparison.runs import Entry, open_entries
-from bertjax.comparison.settings import Differences, differences_of
+from bertjax.comparison.numbers import effects_of, numbers_of
+from bertjax.comparison.runs import differences_of, open_entries
+from bertjax.comparison.tables import Comparison
 from bertjax.runtime import command_line
 from bertjax.runtime.command_line import command
 from bertjax.runtime.errors import UserError, json_text, say
-
-
-class Comparison(NamedTuple):
-    """The result of `run`.
-
-    Attributes:
-      entries: runs, in argument order.
-      differences: settings that differ between runs.
-      numbers: results and costs, one entry per run.
-      effects: {held-out metric: difference from the first run}, for every run after the first.
-      laws: {loss: how it falls with FLOPs}, of the drawn losses with `x="flops"`, if there are three sizes of models.
-    """
-
-    entries: list[Entry]
-    differences: Differences
-    numbers: list[Numbers]
-    effects: list[dict[str, Effect]]
-    laws: dict[str, curves.Law]
 
 
 def run(
@@ -69,10 +48,10 @@ def run(
       UserError: a path is not a run or is damaged, or an axis or metric is unknown; nothing was written.
     """
     # Check everything before writing: a typo in the second of two outputs must not leave only the first one.
-    target = epath.Path(out).expanduser()
-    if target.suffix not in curves.FORMATS:
-        raise UserError(f"--out={out} must end in {', '.join(curves.FORMATS[:-1])} or {curves.FORMATS[-1]}")
-    table_path = tables.check_path(table) if table else None
+    target, table_path = epath.Path(out).expanduser(), epath.Path(table).expanduser() if table else None
+    for flag, path, suffixes in (("out", target, curves.FORMATS), ("table", table_path, tables.SUFFIXES)):
+        if path and path.suffix not in suffixes:
+            raise UserError(f"--{flag}={path} must end in {', '.join(suffixes[:-1])} or {suffixes[-1]}")
     entries = open_entries([str(path) for path in paths])
     axis, drawn = curves.check_axis(entries, x), curves.choose_metrics(entries, metrics)
     numbers = [numbers_of(entry) for entry in entries]
@@ -86,7 +65,7 @@ def run(
         raise UserError(f"--table={table} would be empty: {metrics[0]} is not a held-out metric; those are {known}")
     curves.draw(entries, drawn, axis, target, smooth, log)
     if table_path:
-        tables.write(table_path, entries, numbers, comparison.effects, metrics)
+        tables.write(table_path, comparison, metrics)
     return comparison
 
 
@@ -124,12 +103,9 @@ def main(argv: list[str] | None = None) -> int:
     options = {"out": args.out, "table": args.table, "smooth": args.smooth, "log": args.log}
     comparison = run(args.runs, x=args.x, metrics=args.metric, **options)
     if args.json:
-        laws = {metric: {"factor": law.factor, "exponent": law.exponent} for metric, law in comparison.laws.items()}
-        say(json_text(as_dict(*comparison[:4]) | {"laws": laws, "curves": args.out}, indent=2))
+        say(json_text(tables.as_dict(comparison) | {"curves": args.out}, indent=2))
         return 0
-    print_comparison(*comparison[:4])
-    for metric, law in comparison.laws.items():
-        say(f"law       {metric} = {law}, through the best of {len(law.points)} budgets")
+    tables.print_comparison(comparison)
     flags = [f"--x={'flops' if args.x == 'steps' else 'steps'}", *(f"--metric={name}" for name in args.metric)]
     say(f"curves    {args.out}\nnext      {command('compare', *args.runs, *flags, f'--out={args.out}')}")
     return 0

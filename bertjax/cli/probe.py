@@ -27,8 +27,7 @@ from bertjax.analysis import results, running
 from bertjax.analysis.labeled_files import format_of
 from bertjax.analysis.material import Labeled
 from bertjax.analysis.parts.layers import RANK, Layers
-from bertjax.analysis.probing import senses, tasks
-from bertjax.analysis.probing.tasks import is_conllu
+from bertjax.analysis.probing import tasks
 from bertjax.analysis.reduce import show
 from bertjax.analysis.subject import Subject, open_subjects
 from bertjax.data.labeled.base import Record
@@ -75,21 +74,19 @@ def table(numbers: dict[str, dict[str, dict[str, Any]]]) -> str:
     for label, materials in numbers.items():
         for material, found in materials.items():
             columns = [
-                (heading, form, found[group][measure])
+                [heading, *map(form.format, found[group][measure])]
                 for group, measure, heading, form in _COLUMNS
                 if measure in (found.get(group) or {})
             ]
-            layers = range(max((len(values) for *_, values in columns), default=0))
-            rows = [["layer", *(heading for heading, *_ in columns)]]
-            rows += [[str(layer), *(form.format(values[layer]) for _, form, values in columns)] for layer in layers]
-            widths = [max(map(len, column)) for column in zip(*rows)]
-            lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
-            constants = [
+            layers = ["layer", *map(str, range(max(map(len, columns), default=1) - 1))]
+            aligned = ([cell.rjust(max(map(len, column))) for cell in column] for column in (layers, *columns))
+            constants = ", ".join(
                 f"{title}: {found[group][name]:.4f}"
                 for group, name, title in _CONSTANTS
                 if name in found.get(group, {})
-            ]
-            blocks.append("\n".join([f"{label}, {material}", *lines, *filter(None, [", ".join(constants)])]))
+            )
+            lines = [f"{label}, {material}", *map("  ".join, zip(*aligned)), constants]
+            blocks.append("\n".join(filter(None, lines)))
     return "\n\n".join(blocks)
 
 
@@ -136,61 +133,75 @@ def main(argv: list[str] | None = None) -> int:
     command_line.add_trust_flag(parser)
     command_line.add_platform_flag(parser)
     args = parser.parse_args(argv)
+    _check(args)
+    platform.configure(args.platform)
+    if args.out:
+        results.check_folder(Path(args.out).expanduser())
+    with contextlib.redirect_stdout(sys.stderr):
+        printed = _on_pairs(args) if args.minimal_pairs else _on_labels(args)
+    say(printed)
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raise UserError if it is not clear what to probe, or if a flag has no effect."""
     if args.heldout and len(args.labeled) > 1:
         raise UserError(f"--heldout={args.heldout} can score the probes of one labeled file only; give one --labeled")
     if bool(args.labeled) == bool(args.minimal_pairs):
         raise UserError("name what to probe: --labeled=FILE, or --minimal-pairs=PATH")
-    for name in ("tag", "heldout", "pooling", "out", "examples"):
-        if args.minimal_pairs and getattr(args, name):
-            raise UserError(f"--{name} has no effect with --minimal-pairs; remove it")
-    for path in filter(senses.is_senses, map(os.path.expanduser, args.labeled)):
-        for name in ("heldout", "pooling", "examples"):
+    unused = {"with --minimal-pairs": "tag heldout pooling out examples"} if args.minimal_pairs else {}
+    for path in map(os.path.expanduser, args.labeled):
+        if tasks.is_senses(path):
+            unused[f"on {path}, which has word senses"] = "tag heldout pooling examples"
+        elif not tasks.is_conllu(path):
+            unused[f"on {path}, which is not a .conllu file"] = "tag"
+    for where, names in unused.items():
+        for name in names.split():
             if getattr(args, name):
-                raise UserError(f"--{name} has no effect on {path}, which has word senses; remove it")
-    platform.configure(args.platform)
-    if args.out:
-        results.check_folder(Path(args.out).expanduser())
+                raise UserError(f"--{name} has no effect {where}; remove it")
 
-    if args.minimal_pairs:
-        return _on_pairs(args)
+
+def _on_labels(args: argparse.Namespace) -> str:
+    """Return the tables of labeled files. Write the page, and keep the accuracies in the workdirs."""
     part = Layers(heldout=os.path.expanduser(args.heldout), rank=args.rank, pooling=args.pooling or "")
-    with contextlib.redirect_stdout(sys.stderr):
-        subjects = open_subjects(args.models, args.trust_code)
-        materials = _materials(subjects, args.labeled, args.examples, args.tag)
-        result = running.run_in_float32(part, subjects, materials, show)
-        if args.out:
-            out = Path(args.out).expanduser()
-            results.write(out, [running.Outcome(part, result, {})], subjects, materials)
-        choices = args.tag, args.pooling or "", f"{args.examples}" if args.examples else ""
-        heldout = [Path(args.heldout).expanduser()] if args.heldout else []
-        names = {each.name: _kept_name(each.name, [Path(each.path), *heldout], *choices) for each in materials}
-        _keep(subjects, result.numbers, names)
-    say(table(result.numbers))
+    subjects = open_subjects(args.models, args.trust_code)
+    # Unlike in `analyze`, columns come from the file, not from the model.
+    materials = [
+        dataclasses.replace(
+            cast(Labeled, each),
+            format=Tagged(heldout=each.path, conllu=args.tag) if args.tag else each.format or format_of(each.path),
+        )
+        for each in running.materials_of(subjects, labels=args.labeled, examples=args.examples or _ALL)
+    ]
+    result = running.run_in_float32(part, subjects, materials, show)
+    printed = table(result.numbers)
     if args.out:
-        say(f"\npage: {out / results.PAGE}")
-    return 0
+        out = Path(args.out).expanduser()
+        results.write(out, [running.Outcome(part, result, {})], subjects, materials)
+        printed += f"\n\npage: {out / results.PAGE}"
+    choices = args.tag, args.pooling or "", f"{args.examples}" if args.examples else ""
+    heldout = [Path(args.heldout).expanduser()] if args.heldout else []
+    names = {each.name: _kept_name(each.name, [Path(each.path), *heldout], *choices) for each in materials}
+    _keep(subjects, result.numbers, names)
+    return printed
 
 
-def _on_pairs(args: argparse.Namespace) -> int:
-    """Print a table of minimal pairs for each model, and keep the scores in the workdirs."""
-    found = minimal_pairs.read(args.minimal_pairs)
-    name, tables = _kept_name(args.minimal_pairs, minimal_pairs.files_of(args.minimal_pairs)), []
-    with contextlib.redirect_stdout(sys.stderr):
-        subjects = open_subjects(args.models, args.trust_code)
-        for subject in subjects:  # before the first one judges a pair
-            if not (masked_lm(subject.export) or is_causal(subject.export)):
-                raise UserError(
-                    f"{subject.label} has neither a masked-LM head nor a causal one, which minimal pairs need; leave "
-                    "it out"
-                )
-        for subject in subjects:
-            judged = minimal_pairs.judge(subject.export, found)
-            tables.append(f"{subject.label}\n{minimal_pairs.table(minimal_pairs.shares(found, judged))}")
-            if workdir := _workdir_of(subject):
-                kept = write_probe(workdir, name, pair_scores(found, judged))
-                say(f"kept in {kept}")
-    say("\n\n".join(tables))
-    return 0
+def _on_pairs(args: argparse.Namespace) -> str:
+    """Return a table of minimal pairs for each model, and keep the scores in the workdirs."""
+    pairs, tables = minimal_pairs.read(args.minimal_pairs), []
+    name = _kept_name(args.minimal_pairs, minimal_pairs.files_of(args.minimal_pairs))
+    subjects = open_subjects(args.models, args.trust_code)
+    for subject in subjects:  # before the first one judges a pair
+        if not (masked_lm(subject.export) or is_causal(subject.export)):
+            raise UserError(
+                f"{subject.label} has neither a masked-LM head nor a causal one, which minimal pairs need; leave it out"
+            )
+    for subject in subjects:
+        judged = minimal_pairs.judge(subject.export, pairs)
+        tables.append(f"{subject.label}\n{minimal_pairs.table(minimal_pairs.shares(pairs, judged))}")
+        if workdir := _workdir_of(subject):
+            say(f"kept in {write_probe(workdir, name, pair_scores(pairs, judged))}")
+    return "\n\n".join(tables)
 
 
 def pair_scores(pairs: Sequence[Record], judged: Sequence[Record]) -> dict[str, Scores]:
@@ -247,18 +258,3 @@ def _workdir_of(subject: Subject) -> epath.Path | None:
     saved = subject.saved
     # Results of an older checkpoint would be taken for the run's.
     return None if saved is None or saved.is_export or saved.step else epath.Path(saved.folder)
-
-
-def _materials(subjects: Sequence[Subject], files: Sequence[str], examples: int, tag: str) -> list[Labeled]:
-    """Return the files as materials; unlike in `analyze`, columns come from the file, not from the model."""
-    materials = running.materials_of(subjects, labels=files, examples=examples or _ALL)
-    for material in materials:
-        if tag and not is_conllu(material.path):
-            raise UserError(f"--tag={tag} has no effect on {material.path}, which is not a .conllu file; remove it")
-    return [
-        dataclasses.replace(
-            cast(Labeled, material),
-            format=Tagged(heldout=material.path, conllu=tag) if tag else material.format or format_of(material.path),
-        )
-        for material in materials
-    ]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from etils import epath
 
-from bertjax.comparison.effects import OTHER_TASK, task_changes
+from bertjax.comparison.numbers import OTHER_TASK, task_changes
 from bertjax.comparison.runs import Entry, Run
 from bertjax.runtime.errors import UserError
 from bertjax.training.results.curves import HELDOUT, TRAIN, losses_among, metrics_in, points_of, save

@@ -12,7 +12,7 @@ from sklearn.metrics import matthews_corrcoef
 from bertjax.analysis import ablation as module
 from bertjax.analysis.ablation import Ablation, ablation_of, packed_rows
 from bertjax.analysis.material import Labeled
-from bertjax.analysis.pruning import by_importance
+from bertjax.analysis.parts.heads import by_importance
 from bertjax.comparison import resampling
 from bertjax.objectives.finetuning.classification import Classification
 from tests.models import reference

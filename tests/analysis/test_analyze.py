@@ -5,7 +5,8 @@ import json
 import pytest
 
 from bertjax import analysis
-from bertjax.analysis.part import Figure, Result
+from bertjax.analysis.drawing import Chart, Figure
+from bertjax.analysis.part import Result
 from bertjax.analysis.parts.targets import Targets
 from bertjax.cli import analyze
 from bertjax.config import export
@@ -49,7 +50,7 @@ def test_a_part_that_fails_loses_no_other(models, tmp_path, capsys, monkeypatch,
     def fail(*_):
         raise MemoryError("5 GB are needed\nand missing")
 
-    figure = Figure("a", "a caption", "an alternative", fail)
+    figure = Figure("a", "a caption", "", Chart("an alternative", fail))
     run = fail if when == "computed" else lambda *_: Result({}, figures=[figure])
     monkeypatch.setattr(Targets, "run", run)
     arguments = [models["pretrained"], "--texts=The king is here.", f"--out={tmp_path / 'report'}"]

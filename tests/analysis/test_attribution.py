@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.analysis import attribution, effective_attention
+from bertjax.analysis import attribution
+from bertjax.analysis.parts import identifiability
 from bertjax.models import replacing
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.mobilebert import MobileBertBlock, MobileBertEmbeddings
@@ -146,10 +147,10 @@ ATTENTION = attention_of(EXAMPLES)
 
 @functools.partial(jax.jit, static_argnames="slots")
 def computed(values_BTHR, output_HRD, attention_BHTT, examples_BT, slots):
-    member_BNT = effective_attention.members(examples_BT, slots)
-    space = effective_attention.space(values_BTHR, output_HRD, member_BNT)
-    both = effective_attention.effective(attention_BHTT, space)
-    correlations = [effective_attention.correlations(attention_BHTT, each, member_BNT) for each in both]
+    member_BNT = identifiability.members(examples_BT, slots)
+    space = identifiability.effective_space(values_BTHR, output_HRD, member_BNT)
+    both = identifiability.effective_attention(attention_BHTT, space)
+    correlations = [identifiability.correlations(attention_BHTT, each, member_BNT) for each in both]
     return space, space.constrained_rank_BNH, both, correlations
 
 

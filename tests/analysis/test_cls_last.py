@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from bertjax.analysis import run
-from bertjax.analysis.attention_targets import TARGETS
 from bertjax.analysis.material import Encoded
-from bertjax.analysis.probing import findings, senses, tasks
+from bertjax.analysis.parts.targets import TARGETS
+from bertjax.analysis.probing import findings, tasks
 from bertjax.analysis.subject import Subject
 from bertjax.data.tokenizer import tokenizer_json
 from bertjax.data.tokenizer.layout import template
@@ -143,7 +143,7 @@ def probes_of_means(models: Models) -> None:
 def word_senses(models: Models) -> None:
     subject, text = models.xlnet, "Where is the king?"
     record = {"word": "king", "sense": "a", "sentence": text}
-    ragged, [place] = senses.encode([record], subject.tokenizer, 64)
+    ragged, [place] = tasks.encode_senses([record], subject.tokenizer, 64)
     unit_of = np.where(np.arange(len(ragged.tokens)) == place, 0, -1)
     column = row_of(subject, text).tolist().index(subject.tokenizer.encode(["king"])[0][0])
     np.testing.assert_allclose(

@@ -3,6 +3,8 @@
 import dataclasses
 import gzip
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -10,8 +12,9 @@ from bertjax import analysis
 from bertjax.analysis.material import Corpus, texts_material
 from bertjax.analysis.material import labeled as labeled_material
 from bertjax.analysis.parts.identifiability import Lengths
+from bertjax.analysis.reduce import reduce
 from bertjax.analysis.running import materials_of
-from bertjax.analysis.subject import Subject
+from bertjax.analysis.subject import Subject, captured
 from bertjax.config.opening import SavedModel
 from bertjax.runtime.errors import UserError
 from tests.analysis.conftest import with_development_set
@@ -92,3 +95,21 @@ def test_a_task_of_glue_is_found_compressed_too(tmp_path):
         file.write("sentence\tlabel\na fine film\t1\na dull film\t0\n")
     found = labeled_material(f"glue:{folder}", 10)
     assert found.name == "glue:SST-2" and found.format.heldout.endswith("dev.tsv.gz")
+
+
+def test_a_mean_over_examples_of_any_length_is_that_of_single_examples(pretrained, texts):
+    def function(params, batch):
+        real_BT = batch["examples_BT"] > 0
+        hidden = captured(pretrained.encoder, params, batch, ["hidden"])["hidden"][-1]
+        total = jnp.sum(jnp.where(real_BT[..., None], hidden, 0.0), axis=(0, 1))
+        return {"mean": (total, real_BT.sum()), "none": (jnp.zeros(2), jnp.zeros(2))}
+
+    result = reduce(pretrained, texts, function)
+    alone = jax.jit(lambda batch: captured(pretrained.encoder, pretrained.params, batch, ["hidden"])["hidden"][-1, 0])
+    encoded, total, count = texts.encoded(pretrained), np.zeros(32), 0
+    for index, length in enumerate(encoded.ragged.lengths):
+        hidden = alone(encoded.batch(np.array([[index]]), int(encoded.ragged.lengths.max())))[:length]
+        total += np.asarray(hidden, np.float64).sum(axis=0)
+        count += len(hidden)
+    np.testing.assert_allclose(result["mean"], total / count, atol=1e-5)
+    assert np.isnan(result["none"]).all() and result["mean"].dtype == np.float64

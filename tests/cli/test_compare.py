@@ -9,9 +9,8 @@ from scipy import stats
 
 from bertjax.cli import compare
 from bertjax.comparison.numbers import Numbers
-from bertjax.comparison.report import print_comparison
-from bertjax.comparison.runs import Entry
-from bertjax.comparison.settings import Differences
+from bertjax.comparison.runs import Differences, Entry
+from bertjax.comparison.tables import Comparison, print_comparison
 from bertjax.runtime import command_line
 from tests.comparison.workdirs import STEPS, record, write
 
@@ -68,7 +67,7 @@ def test_runs_that_differ_in_nothing(here, capsys):
 def test_each_fingerprint_is_cut_alone(capsys):
     entries = [Entry(name, name, (SimpleNamespace(finished=True),)) for name in "xy"]
     content = {"init_from": [("a" * 12, "b" * 12), ("a" * 12, "c" * 12)]}
-    print_comparison(entries, Differences({}, {}, content), [Numbers({}, {}, {})] * 2, [{}])
+    print_comparison(Comparison(entries, Differences({}, {}, content), [Numbers({}, {}, {})] * 2, [{}], {}))
     assert "aaaaaaaa, bbbbbbbb" in capsys.readouterr().out
 
 
@@ -90,13 +89,14 @@ def test_seeds_are_paired_and_tables_have_every_number(here, capsys):
     assert float(second["difference"]) == effect["value"] and float(second["p"]) == effect["p"]
     lines = (here / "new/table.tex").read_text().splitlines()
     assert lines[0] == r"\begin{tabular}{lrrr}" and lines[2].startswith(r" & parameters & mlm\_loss & ")
-    assert lines[4].startswith(r"many & 1,000 & $4.0000 \pm 1.0000\;(n=3)$ & ") and f"p={effect['p']:.3f}" in lines[5]
-    assert f"+0.2000\\;[{effect['low']:+.4f}, {effect['high']:+.4f}]$" in lines[5]
-    assert "Difference from many with its 95\\% interval over seeds." in lines[8]
-    assert "p: paired t test over seeds, not corrected for their number." in lines[9]
+    assert lines[4].startswith(r"many & 1,000 & $4.0000\;\pm\;1.0000\;n=3$ & ") and f"p={effect['p']:.3f}" in lines[5]
+    assert f"$+0.2000\\;[{effect['low']:+.4f},\\;{effect['high']:+.4f}]\\;p=" in lines[5]
+    assert r"mean $\pm$ standard deviation over n seeds" in lines[7]
+    assert r"differences from many [95\% interval]: interval and p-value over seeds, on these" in lines[8]
+    assert "rows: paired t test, not corrected for several metrics" in lines[8]
     assert call("runs/many", "runs/other", "--metric=mlm_loss", "--table=one.tex") == 0
     table = (here / "one.tex").read_text()
-    assert "accuracy" not in table and "p: paired t test over seeds." in table
+    assert "accuracy" not in table and "paired t test" in table
 
 
 def test_the_folder_of_a_sweep_is_its_combinations_and_sizes_have_a_law(here, capsys):
@@ -135,7 +135,7 @@ def test_tables_name_what_has_not_finished_and_hold_no_formulas(here, capsys):
     assert float(rows[2]["difference"]) < 1.0 and rows[1]["deviation"][0] != "'"
     assert call(*runs_of, "--table=a.tex") == 0
     table = (here / "a.tex").read_text()
-    assert "@x has not finished: last evaluation at step 12 of 20, 0 of 2 seeds." in table and "p:" not in table
+    assert "@x has not finished: last evaluation at step 12 of 20, 0 of 2 seeds" in table and "p=" not in table
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The parts of the analysis, one file each, in page order."""
+"""The parts of the analysis, in page order."""
 
 import importlib
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ PARTS: dict[str, str] = {
     "patterns": "bertjax.analysis.parts.patterns:Patterns",
     "targets": "bertjax.analysis.parts.targets:Targets",
     "identifiability": "bertjax.analysis.parts.identifiability:Identifiability",
-    "disabling": "bertjax.analysis.parts.disabling:Disabling",
-    "importance": "bertjax.analysis.parts.importance:ImportanceOfParts",
+    "disabling": "bertjax.analysis.parts.heads:Disabling",
+    "importance": "bertjax.analysis.parts.heads:ImportanceOfParts",
     "curvature": "bertjax.analysis.parts.curvature:Curvature",
-    "fixed": "bertjax.analysis.parts.fixed:Fixed",
+    "fixed": "bertjax.analysis.parts.patterns:Fixed",
     "layers": "bertjax.analysis.parts.layers:Layers",
     "training": "bertjax.analysis.parts.training:Training",
 }

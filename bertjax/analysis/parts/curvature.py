@@ -19,7 +19,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from bertjax.analysis import drawing
 from bertjax.analysis.ablation import packed_rows, tokens_in
 from bertjax.analysis.material import SEED, Encoded, Material
-from bertjax.analysis.part import Case, Figure, Part
+from bertjax.analysis.part import Case, Figure, Part, highest
 from bertjax.analysis.reduce import Progress, put
 from bertjax.analysis.subject import Subject
 from bertjax.models.config import EncoderConfig
@@ -116,11 +116,7 @@ class Curvature(Part):
 
     name = "curvature"
     title = "Sensitivity of layers to rounding"
-    intro = (
-        "The sensitivity of a layer is the absolute mean of the largest eigenvalues of its Hessian on parts of the "
-        f"data, plus their deviation. The more sensitive half of the layers gets {MORE_BITS} bits and the others "
-        f"{FEWER_BITS}, in a training with rounded weights:"
-    )
+    constants = {"more": MORE_BITS, "fewer": FEWER_BITS}
     other_axes = ("eigenvalues",)
     named_only = True
     needs_objective = True
@@ -138,29 +134,17 @@ class Curvature(Part):
         numbers = {"examples": examples, "sensitivity": sensitivity_L.tolist(), "layer_bits": bits}
         return numbers, {"eigenvalues": values_LS}
 
-    def figures(self, cases: Sequence[Case]) -> list[Figure]:
-        lines, bands, highest = {}, {}, []
-        for case in cases:
-            values_LS, sensitivity = case.arrays["eigenvalues"], case.numbers["sensitivity"]
-            lines[case.title] = list(range(1, len(values_LS) + 1)), values_LS.mean(axis=1).tolist()
-            bands[case.title] = values_LS.min(axis=1).tolist(), values_LS.max(axis=1).tolist()
-            highest.append(f"{case.title}: layer {int(np.argmax(sensitivity)) + 1} ({max(sensitivity):.3g})")
-        sensitive = f"Most sensitive: {'; '.join(highest)}."
-        return [
-            Figure(
-                "eigenvalues",
-                "The largest eigenvalue of the Hessian of the loss with respect to the kernels of one layer: the mean "
-                "over parts of the data, with a band from the lowest to the highest. A large one means that the loss "
-                f"rises soon when the layer is rounded (Shen et al., 2020, arXiv 1909.05840, section 3.1). {sensitive}",
-                f"Curves of the largest eigenvalue by layer. {sensitive}",
-                functools.partial(drawing.curves, lines, "layer", "largest eigenvalue", bands),
-            )
-        ]
+    def figures(self, cases: Sequence[Case]) -> Iterator[Figure]:
+        values = {case.title: case.arrays["eigenvalues"] for case in cases}
+        lines = {title: (range(1, len(values_LS) + 1), values_LS.mean(axis=1)) for title, values_LS in values.items()}
+        bands = {title: (values_LS.min(axis=1), values_LS.max(axis=1)) for title, values_LS in values.items()}
+        chart = drawing.curves(lines, "layer", "largest eigenvalue", bands)
+        largest = highest({case.title: case.numbers["sensitivity"] for case in cases}, ".3g")
+        yield self.figure("eigenvalues", chart, largest=largest)
 
     def sentence(self, case: Case) -> str:
         bits = ",".join(map(str, case.numbers["layer_bits"]))
-        flags = f"--config.quantization.bits=8 --config.quantization.layer_bits=[{bits}]"
-        return f"{case.model} on {case.material} ({case.numbers['examples']:,} examples): {flags}"
+        return f"--config.quantization.bits=8 --config.quantization.layer_bits=[{bits}]"
 
 
 def bits_of(sensitivity_L: np.ndarray) -> list[int]:

@@ -1,23 +1,144 @@
-"""Part `identifiability`: how much of each head's attention affects its output (Brunner et al., 2020)."""
+"""Part `identifiability`: how much of each head's attention affects its output (Brunner et al., 2020).
+
+Effective attention: the component of attention weights that affects a head's output.
+
+A head outputs A T with T = E W^V H. E are the states that the layer reads, W^V is the head's value projection, and H
+its block of the output projection (Brunner et al., 2020, section 3.1, arXiv 1908.04211). Vectors x with x T = 0 form
+the left null space of T, and adding them to rows of A changes nothing. If a sentence has more tokens than the head is
+wide, different weights therefore give the same output. Effective attention is A minus its projection on that space
+(section 3.2).
+
+- **Biases.** The paper's formula has none. Here V = E W^V + b^V are the values as the layer multiplies them (the tap
+  `values`), so A T is what the head really adds, and T = V H. The output projection's bias is left out: all heads share
+  it, and attention does not change it. Rows of A sum to 1, so b^V adds the same vector for every A.
+- **Probability constraint.** Two probability vectors differ by a vector that sums to 0, so only the left null space of
+  [T, 1] leaves both the output and the sum unchanged. It has one dimension less, unless the vector 1 is a combination
+  of T's columns, and b^V does not change it. "Constrained" is A minus its projection on this space. Its rows sum to 1,
+  as in A. Both kinds of effective attention may have negative weights.
+- **Short sentences.** If T has as many independent rows as the sentence has tokens, the space is {0} and effective
+  attention is A. This is the usual case for sentences with at most as many tokens as the head is wide.
+- **Rank.** A singular value of T counts if it is above max(tokens, D) * eps times the largest one. This is the rule of
+  `numpy.linalg.matrix_rank` with float32 eps, since the layer computes in float32. On rows of 64 to 512 tokens,
+  MiniLM's smallest singular value is 0.02 of the largest, 400 times this limit, and float32 differs from float64 by
+  less than 4e-7 in weights and 2e-7 in correlations. So the computation stays on the device.
+- **Windows.** The definition also holds for a layer with local attention (`model.block.window`). Its effective
+  attention may have weights outside the window.
+"""
 
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.analysis import drawing, effective_attention
-from bertjax.analysis.attention_targets import kinds_of
+from bertjax.analysis import drawing
 from bertjax.analysis.material import LENGTH, Corpus, Encoded, Material
-from bertjax.analysis.part import Case, Figure, Part, Result
+from bertjax.analysis.page import caption
+from bertjax.analysis.part import Case, Figure, Part, Result, listed
+from bertjax.analysis.parts.targets import kinds_of
 from bertjax.analysis.reduce import Progress, hide, reduce
-from bertjax.analysis.subject import Subject, captured
+from bertjax.analysis.subject import Subject, captured, members
 from bertjax.data.examples import Ragged
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.base import Arrays
 from bertjax.objectives.losses import Sums
+
+_EPS = float(np.finfo(np.float32).eps)
+_HIGHEST = jax.lax.Precision.HIGHEST
+
+
+class Space(NamedTuple):
+    """The weights that affect head outputs: T's column space for each example.
+
+    Attributes:
+      basis_BNHTR: orthonormal columns that span it, 0 at tokens in other examples; columns beyond the rank are 0.
+      rank_BNH: int32, T's rank; 0 for an empty slot.
+      ones_BNHT: the vector 1 (on the example's tokens) minus its projection on the space, normalized; 0 if nothing
+        remains. Together with the basis it spans the columns of [T, 1].
+    """
+
+    basis_BNHTR: jax.Array
+    rank_BNH: jax.Array
+    ones_BNHT: jax.Array
+
+    @property
+    def constrained_rank_BNH(self) -> jax.Array:
+        """The rank of [T, 1]; int32."""
+        return self.rank_BNH + jnp.any(self.ones_BNHT != 0.0, axis=-1)
+
+
+def effective_space(values_BTHR: jax.Array, output_HRD: jax.Array, member_BNT: jax.Array) -> Space:
+    """Return the space of weights that affect the heads in one layer.
+
+    T = V H has the same singular values and column space as V R^T, where H^T = Q R is a QR factorization: Q has
+    orthonormal columns. V R^T has only R = D / H columns, not D.
+
+    Args:
+      values_BTHR: head values, bias included; R = D / H.
+      output_HRD: each head's block of the output projection kernel.
+      member_BNT: result of `members`.
+    """
+    factor_HRR = jnp.linalg.qr(jnp.swapaxes(output_HRD, -1, -2))[1]
+    transformed_BHTR = jnp.einsum("bthr,hsr->bhts", values_BTHR, factor_HRR, precision=_HIGHEST)
+    # Rows of other examples become 0, which adds no singular value, so one batched SVD serves packed rows.
+    of_examples_BNHTR = transformed_BHTR[:, None] * member_BNT[:, :, None, :, None]
+    basis_BNHTR, singular_BNHR, _ = jnp.linalg.svd(of_examples_BNHTR, full_matrices=False)
+    tokens_BN1 = member_BNT.sum(axis=-1)[..., None]
+    limit_BN1 = jnp.maximum(tokens_BN1, output_HRD.shape[-1]) * _EPS
+    counts_BNHR = singular_BNHR > limit_BN1[..., None] * singular_BNHR[..., :1]
+    # Columns beyond the rank are arbitrary directions; they must not enter the projection.
+    basis_BNHTR = basis_BNHTR * counts_BNHR[..., None, :] * member_BNT[:, :, None, :, None]
+    rank_BNH = counts_BNHR.sum(axis=-1).astype(jnp.int32)
+
+    inside_BNHR = jnp.einsum("bnhtr,bnt->bnhr", basis_BNHTR, member_BNT, precision=_HIGHEST)
+    outside_BNHT = member_BNT[:, :, None] - jnp.einsum("bnhtr,bnhr->bnht", basis_BNHTR, inside_BNHR, precision=_HIGHEST)
+    length_BNH1 = jnp.linalg.norm(outside_BNHT, axis=-1, keepdims=True)
+    # A length of rounding size means that 1 is in the space: normalizing it would amplify noise.
+    is_outside_BNH1 = length_BNH1 > (limit_BN1 * jnp.sqrt(tokens_BN1))[..., None]
+    return Space(basis_BNHTR, rank_BNH, jnp.where(is_outside_BNH1, outside_BNHT / length_BNH1, 0.0))
+
+
+def effective_attention(attention_BHTT: jax.Array, space: Space) -> tuple[jax.Array, jax.Array]:
+    """Return effective and constrained effective attention, [B, H, T, T] each; rows at padding are 0.
+
+    Args:
+      attention_BHTT: attention weights; no token attends to another example.
+      space: result of `effective_space`.
+    """
+
+    def projected(basis_BNHTR: jax.Array) -> jax.Array:
+        inside = jnp.einsum("bhqt,bnhtr->bnhqr", attention_BHTT, basis_BNHTR, precision=_HIGHEST)
+        return jnp.einsum("bnhqr,bnhtr->bhqt", inside, basis_BNHTR, precision=_HIGHEST)
+
+    # Projecting on the column space is the same as removing the projection on the left null space.
+    effective_BHTT = projected(space.basis_BNHTR)
+    return effective_BHTT, effective_BHTT + projected(space.ones_BNHT[..., None])
+
+
+def correlations(first_BHTT: jax.Array, second_BHTT: jax.Array, member_BNT: jax.Array) -> jax.Array:
+    """Return Pearson's correlation over the cells of each example's map; NaN if a map is constant.
+
+    Cells at padding and across examples are left out.
+    """
+    same_BTT = jnp.einsum("bnq,bnt->bqt", member_BNT, member_BNT)
+    cells_BN = member_BNT.sum(axis=-1) ** 2
+
+    def per_example(cells_BHTT: jax.Array) -> jax.Array:
+        return jnp.einsum("bhq,bnq->bnh", cells_BHTT.sum(axis=-1), member_BNT, precision=_HIGHEST)
+
+    def centered(map_BHTT: jax.Array) -> jax.Array:
+        map_BHTT = map_BHTT * same_BTT[:, None]
+        mean_BNH = per_example(map_BHTT) / jnp.maximum(cells_BN, 1.0)[..., None]
+        mean_BHT = jnp.einsum("bnh,bnq->bhq", mean_BNH, member_BNT, precision=_HIGHEST)
+        return (map_BHTT - mean_BHT[..., None]) * same_BTT[:, None]
+
+    first_BHTT, second_BHTT = centered(first_BHTT), centered(second_BHTT)
+    variances_BNH = per_example(first_BHTT**2) * per_example(second_BHTT**2)
+    return per_example(first_BHTT * second_BHTT) / jnp.sqrt(variances_BNH)
+
 
 # Maximum lengths of corpus examples. Each length gets the same number of tokens.
 LENGTHS = (64, 128, 256, 512)
@@ -36,12 +157,6 @@ class Identifiability(Part):
 
     name = "identifiability"
     title = "How much of attention has an effect"
-    intro = (
-        "A head adds A T to the states, with T = E W^V H. If a sentence has more tokens than the head is wide, other "
-        "weights A have the same output: those that differ by vectors of the left null space of T. Effective attention "
-        "is A without its projection on that space. Constrained: the same for weights whose rows still sum to 1 "
-        "(Brunner et al., 2020, section 3)."
-    )
     needs_attention = True
     needs_both_directions = "effective attention is defined"
     other_axes = ("tokens", "attention", "correlation", "constrained", "rank", "null_dimension")
@@ -74,45 +189,20 @@ class Identifiability(Part):
             # The band spans the middle 80% of the heads.
             bands[case.title] = tuple(np.quantile(correlation_KLH, q, axis=(1, 2)) for q in (0.1, 0.9))
             longest[f"{case.title} ({tokens_K[-1]:.0f} tokens)"] = correlation_KLH[-1]
-        ends = "; ".join(f"{ys[-1]:.2f} at {xs[-1]:.0f} tokens for {name}" for name, (xs, ys) in lines.items())
-        yield Figure(
-            "length",
-            "Correlation of effective with raw attention over the length of a sentence (Brunner et al., 2020, figure "
-            "1a); the band has 80% of the heads. At 1, all attention has an effect; the lower, the more of it could be "
-            f"different without changing the output. Pearson's r over the cells of a map is {ends}.",
-            f"Curves of the correlation over the number of tokens. It is {ends}.",
-            lambda: drawing.curves(lines, "tokens", "correlation with raw attention", bands=bands),
-        )
-        yield Figure(
-            "heads",
-            "The same correlation for each layer and head, for the longest sentences. Dark heads have attention that "
-            "differs most from what their output depends on.",
-            "Matrices of the correlation of effective with raw attention by layer and head.",
-            lambda: drawing.matrices(longest, "correlation with raw attention", high=1.0),
-        )
+        chart = drawing.curves(lines, "tokens", "correlation with raw attention", bands)
+        ends = listed({name: correlation_LH.mean() for name, correlation_LH in longest.items()}, ".2f")
+        yield self.figure("length", chart, ends=ends)
+        yield self.figure("heads", drawing.matrices(longest, "correlation with raw attention", (None, 1.0)))
         for number, case in enumerate(cases, 1):
             if not np.isfinite(case.arrays["attention"]).all():
                 continue  # no sentence has more tokens than a head is wide
-            raw, effective = (case.numbers["attention"][name]["[SEP]"] for name in ("raw", "effective"))
-            separators = f"{raw:.2f} raw and {effective:.2f} effective"
-            yield Figure(
-                f"kinds-{number}",
-                f"{case.title}: attention to kinds of tokens, raw, effective, and effective under the probability "
-                "constraint (figures 1b and 1c). A point is the mean of a head over sentences with more tokens than "
-                "the head is wide, a line the mean over the heads. What is missing in the second panel is attention "
-                f"without an effect on the output. Attention to [SEP] is {separators} on average.",
-                f"Three panels of the attention to {', '.join(KINDS)} over the layers; to [SEP] it is {separators}.",
-                functools.partial(_draw_kinds, case.arrays["attention"]),
-            )
+            to_sep = {name: case.numbers["attention"][name]["[SEP]"] for name in ("raw", "effective")}
+            chart = drawing.Chart("Attention by layer.", functools.partial(_draw_kinds, case.arrays["attention"]))
+            yield self.figure("kinds", chart, number, title=case.title, **to_sep)
 
     def sentence(self, case: Case) -> str:
-        entry = case.numbers
-        tokens, null = entry["tokens"], entry["null_dimension"]
-        text = (
-            f"{case.model} on {case.material}: heads are {entry['head_width']} wide. For sentences of {tokens[-1]:.0f} "
-            f"tokens, the left null space has {null[-1]:.0f} dimensions, and effective and raw attention correlate "
-            f"with {entry['correlation'][-1]:.2f} ({entry['constrained_correlation'][-1]:.2f} constrained)."
-        )
+        last = {name: values[-1] for name, values in case.numbers.items() if np.ndim(values)}
+        text = caption("identifiability/case", **case.numbers | last)[0]
         if _is_too_short(case):
             text += " All sentences are too short for a difference: effective attention is raw attention."
         return text
@@ -170,7 +260,7 @@ class Statistics:
 
     def __call__(self, params: dict, batch: Arrays) -> dict[str, Sums]:
         values = captured(self.encoder, params, batch, ("values", "attention"))
-        member_BNT = effective_attention.members(batch["examples_BT"], batch["example_ids_BN"].shape[1])
+        member_BNT = members(batch["examples_BT"], batch["example_ids_BN"].shape[1])
         tokens_BN = member_BNT.sum(axis=-1)
         upper = jnp.array([*EDGES[1:], jnp.inf])
         bins_BNK = ((tokens_BN[..., None] > jnp.array(EDGES)) & (tokens_BN[..., None] <= upper)).astype(jnp.float32)
@@ -181,11 +271,11 @@ class Statistics:
         queries_BT = jnp.einsum("bn,bnt->bt", is_long_BN, member_BNT)
 
         def of_layer(inputs: Arrays) -> tuple[dict[str, Sums], jax.Array]:
-            space = effective_attention.space(inputs["values"], inputs["outputs"], member_BNT)
-            maps = inputs["attention"], *effective_attention.effective(inputs["attention"], space)
+            space = effective_space(inputs["values"], inputs["outputs"], member_BNT)
+            maps = inputs["attention"], *effective_attention(inputs["attention"], space)
             statistics = {
-                "correlation": effective_attention.correlations(maps[0], maps[1], member_BNT),
-                "constrained_correlation": effective_attention.correlations(maps[0], maps[2], member_BNT),
+                "correlation": correlations(maps[0], maps[1], member_BNT),
+                "constrained_correlation": correlations(maps[0], maps[2], member_BNT),
                 "rank": space.rank_BNH,
                 "null_dimension": tokens_BN[..., None] - space.rank_BNH,
                 "constrained_null_dimension": tokens_BN[..., None] - space.constrained_rank_BNH,
@@ -220,16 +310,15 @@ def _by_length(values_BNH: jax.Array, bins_BNK: jax.Array) -> Sums:
 
 
 def _draw_kinds(attention_MKLH: np.ndarray):
-    with drawing.style():
-        figure, panels = drawing.panels(len(MAPS), 3.0, 2.6)
-        layers = np.arange(1, attention_MKLH.shape[2] + 1)
-        low, high = min(attention_MKLH.min(), 0.0) - 0.02, attention_MKLH.max() + 0.02
-        for panel, name, attention_KLH in zip(panels, MAPS, attention_MKLH, strict=True):
-            for kind, attention_LH, color, marker in zip(KINDS, attention_KLH, drawing.COLORS, "osD^"):
-                panel.plot(layers, attention_LH.mean(axis=1), color=color, marker=marker, markersize=4, label=kind)
-                x_LH = np.broadcast_to(layers[:, None], attention_LH.shape)
-                panel.scatter(x_LH, attention_LH, s=6, color=color, alpha=0.5, linewidths=0)
-            panel.set(title=name, xlabel="layer", ylabel="attention", ylim=(low, high))
-            panel.xaxis.get_major_locator().set_params(integer=True)
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(KINDS))
-        return figure
+    figure, panels = drawing.panels(len(MAPS), 3.0, 2.6)
+    layers = np.arange(1, attention_MKLH.shape[2] + 1)
+    low, high = min(attention_MKLH.min(), 0.0) - 0.02, attention_MKLH.max() + 0.02
+    for panel, name, attention_KLH in zip(panels, MAPS, attention_MKLH, strict=True):
+        for kind, attention_LH, color, marker in zip(KINDS, attention_KLH, drawing.COLORS, "osD^"):
+            panel.plot(layers, attention_LH.mean(axis=1), color=color, marker=marker, markersize=4, label=kind)
+            x_LH = np.broadcast_to(layers[:, None], attention_LH.shape)
+            panel.scatter(x_LH, attention_LH, s=6, color=color, alpha=0.5, linewidths=0)
+        panel.set(title=name, xlabel="layer", ylabel="attention", ylim=(low, high))
+        panel.xaxis.get_major_locator().set_params(integer=True)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(KINDS))
+    return figure

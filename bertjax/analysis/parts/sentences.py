@@ -13,7 +13,7 @@ from scipy.special import log_softmax
 from bertjax.analysis import attribution, drawing
 from bertjax.analysis.attribution import Attribution
 from bertjax.analysis.material import Encoded, Material, Texts
-from bertjax.analysis.page import Maps, Table
+from bertjax.analysis.page import Maps, Table, caption
 from bertjax.analysis.part import Figure, Part, Result
 from bertjax.analysis.reduce import Progress, hide
 from bertjax.analysis.subject import Subject, captured
@@ -320,15 +320,10 @@ def _summary_column(subject: Subject, batch: dict[str, np.ndarray]) -> int:
 
 def _table(numbers: dict[str, Any], label: str) -> Table:
     """Return a sentence's numbers, token by token."""
-    has_answer = "attributions" in numbers
-    caption = f"{label}: {numbers['text']}"
+    has_answer, about = "attributions" in numbers, f"{label}: {numbers['text']}"
     if has_answer:
         what = f"log-probability of {numbers['answer']!r} in nats" if "answer" in numbers else "predicted number"
-        caption += (
-            f" Integrated gradients of the {what}: {numbers['prediction']:.3f} for the sentence, "
-            f"{numbers['baseline']:.3f} if every word is [MASK]. The gap to their sum is {numbers['gap']:.4f}; "
-            f"{numbers['tolerance']:.4f} is allowed."
-        )
+        about = caption("sentences/answer", **numbers | {"model": label, "what": what})[0]
     headings = ("token", "attribution", "rollout") if has_answer else ("token", "rollout")
     rows = []
     for index, token in enumerate(numbers["tokens"]):
@@ -336,40 +331,25 @@ def _table(numbers: dict[str, Any], label: str) -> Table:
         cells = [f"{index} {shown}"]
         cells += [f"{numbers['attributions'][index]:+.3f}"] if has_answer else []
         rows.append((*cells, f"{numbers['rollout'][index]:.3f}"))
-    return Table(caption, headings, tuple(rows))
+    return Table(about, headings, tuple(rows))
 
 
 def _by_layer(sentences: Sequence[dict[str, Any]], subject: Subject, number: int, answers: Answers) -> Figure:
     """Return the figure with one model's predictions by layer."""
-    key = "number" if answers.is_number else "probability"
+    key, unit = ("number", "predicted number") if answers.is_number else ("probability", "probability of the answer")
     lines = {}
     for index, sentence in enumerate(sentences, 1):
         values = [layer[key] for layer in sentence["layers"]]
-        name = f"{index}: {sentence['answer']}" if "answer" in sentence else str(index)
-        lines[name] = range(len(values)), values
-    unit = "predicted number" if answers.is_number else "probability of the answer"
-    return Figure(
-        f"layers-{number + 1}",
-        f"What the head of {subject.label} predicts if it reads an earlier layer; 0 is the embeddings. Each sentence "
-        "has a curve. The head was trained on the last layer: an earlier one may know more than it shows (logit lens).",
-        f"Curves of the {unit} over the layers of {subject.label}, one for each of {len(sentences)} sentences.",
-        lambda: drawing.curves(lines, "layer", unit),
-    )
+        lines[f"{index}: {sentence['answer']}" if "answer" in sentence else str(index)] = range(len(values)), values
+    chart = drawing.curves(lines, "layer", unit)
+    return drawing.figure("sentences/layers", chart, number + 1, model=subject.label)
 
 
 def _text(answered: Sequence[dict[str, Any]], notes: Sequence[str]) -> str:
-    paragraphs = [
-        "The viewer shows the attention of every head and the rollout of every layer. Rollout averages the heads of "
-        "each layer, adds the residual connection as the identity, and multiplies the layers (Abnar & Zuidema, 2020). "
-        "The tables have its row for the state that the head of the model reads, or the summary of the sentence."
-    ]
+    paragraphs = [caption("sentences")[0]]
     if answered:
-        complete = sum(entry["gap"] <= entry["tolerance"] for entry in answered)
-        largest = max(entry["gap"] for entry in answered)
-        paragraphs.append(
-            "Integrated gradients on the embeddings (Sundararajan et al., 2017) attribute the answer to the tokens. "
-            f"The baseline has [MASK] in place of every word. For {complete} of {len(answered)} sentences, the "
-            "attributions add up to the difference between sentence and baseline within the tolerance, "
-            f"{attribution.TOLERANCE:.0%} of their absolute values. The largest gap is {largest:.4f}."
-        )
+        gaps = [(entry["gap"], entry["tolerance"]) for entry in answered]
+        values = {"complete": sum(gap <= tolerance for gap, tolerance in gaps), "largest": max(gaps)[0]}
+        values |= {"answers": len(answered), "tolerance": attribution.TOLERANCE}
+        paragraphs.append(caption("sentences/attributions", **values)[0])
     return "\n\n".join(paragraphs + [" ".join(dict.fromkeys(notes))] * bool(notes))

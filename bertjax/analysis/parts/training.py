@@ -17,6 +17,7 @@ import numpy as np
 from bertjax.analysis import drawing, running
 from bertjax.analysis.ablation import row_sums
 from bertjax.analysis.material import Material
+from bertjax.analysis.page import caption
 from bertjax.analysis.part import Figure, Part, Result, slug_of
 from bertjax.analysis.parts import parts_of
 from bertjax.analysis.reduce import Progress, hide, put
@@ -38,8 +39,6 @@ _OF_A_RUN = ("seed", "data", "eval", "runtime")
 
 # Maximum number of figures per part and of curves per figure. `analysis.json` has all numbers.
 MOST_FIGURES, MOST_CURVES = 8, 8
-
-_BANDS = "Bands are 95% intervals of the mean over seeds, by Student's t distribution: they are wide with few seeds."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,11 +252,10 @@ def _as_dicts(curves: Mapping[str, Curve]) -> dict[str, Any]:
     return {group: {name: line.tolist() for name, line in curve._asdict().items()} for group, curve in curves.items()}
 
 
-def _drawn(curves: Mapping[str, Curve], steps: Mapping[str, Sequence[int]], y: str):
-    """Return a function that draws the curves; steps are given by curve name."""
+def _chart_of(curves: Mapping[str, Curve], steps: Mapping[str, Sequence[int]], y: str) -> drawing.Chart:
+    """Return a chart of curves with their intervals; steps are given by curve name."""
     lines = {name: (steps[name], curve.mean) for name, curve in curves.items()}
-    bands = {name: (curve.low, curve.high) for name, curve in curves.items()}
-    return functools.partial(drawing.curves, lines, "step", y, bands, log_x=True)
+    return drawing.curves(lines, "step", y, {name: curve[1:] for name, curve in curves.items()}, scale="steps")
 
 
 def _loss_figure(material: str, curves: dict[str, Curve], groups: Sequence[Seeds]) -> Figure:
@@ -267,12 +265,8 @@ def _loss_figure(material: str, curves: dict[str, Curve], groups: Sequence[Seeds
         f"[{curve.low[-1]:.3f}, {curve.high[-1]:.3f}] at step {steps[name][-1]:,}"
         for name, curve in curves.items()
     )
-    caption = (
-        f"The loss on {material} in nats, at each kept checkpoint, on the same masked examples. {_BANDS} A run of one "
-        f"seed has the interval of its examples. {ends}."
-    )
-    name = f"loss-{slug_of(material)}"
-    return Figure(name, caption, f"Loss over steps. {ends}.", _drawn(curves, steps, "loss (nats)"))
+    chart = _chart_of(curves, steps, "loss (nats)")
+    return drawing.figure("training/loss", chart, slug_of(material), material=material, ends=ends)
 
 
 def _part_figures(
@@ -314,12 +308,10 @@ def _figure(
     ends_of = {name: curve.mean[np.isfinite(curve.mean)][[0, -1]] for name, curve in curves.items()}
     # The caption names the curve that changes most: the reader sees where to look.
     moved = max(ends_of, key=lambda name: abs(ends_of[name][1] - ends_of[name][0]))
-    ends = f"{moved} changes most, from {ends_of[moved][0]:.3f} to {ends_of[moved][1]:.3f}"
-    has_seeds = any(len(values) > 1 for values in members.values())
-    caption = f"The numbers of the part {what}, at each kept checkpoint, as means over heads. "
-    caption += f"{_BANDS + ' ' if has_seeds else ''}{ends}."
+    bands = f" {caption('training/bands')[0]}" * any(len(values) > 1 for values in members.values())
+    about, key = caption("training/part", what=what, bands=bands, moved=moved, ends=ends_of[moved])
     name = f"{part}-{slug_of(*place)}{number}" if place else f"{part}{number}"
-    return Figure(name, caption, f"Curves of {what} over steps: {ends}.", _drawn(curves, steps, y))
+    return Figure(name, about, key, _chart_of(curves, steps, y))
 
 
 def _text(groups: Sequence[Seeds], found) -> str:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.analysis.material import Encoded, Material
-from bertjax.analysis.probing import contextuality, linear_probe, senses, structural_probe
+from bertjax.analysis.probing import linear_probe, similarity, structural_probe, tasks
 from bertjax.analysis.probing.linear_probe import Labels
 from bertjax.analysis.probing.similarity import grams_of
 from bertjax.analysis.probing.tasks import LabeledTask, Units, sentences_of, units_of
@@ -68,8 +68,8 @@ def on_texts(subject: Subject, material: Material, progress: Progress) -> Texts:
       UserError: a text does not suit the model.
     """
     encoded = material.encoded(subject)
-    words = contextuality.sample(encoded.ragged, encoded.vocabulary, SEED)
-    starts = np.flatnonzero(contextuality.word_starts(encoded.ragged, encoded.vocabulary))
+    words = similarity.sample(encoded.ragged, encoded.vocabulary, SEED)
+    starts = np.flatnonzero(similarity.word_starts(encoded.ragged, encoded.vocabulary))
     compared = np.random.default_rng(SEED).permutation(starts)[:_COMPARED]
     # Only states that some measure reads are stored.
     tokens = np.union1d(words.tokens, compared)
@@ -78,7 +78,7 @@ def on_texts(subject: Subject, material: Material, progress: Progress) -> Texts:
     with _states(subject, encoded, unit_of, f"{subject.label}, {material.name}", progress) as states:
         grams = grams_of(states[unit_of[compared]])
         sampled = unit_of[words.tokens]
-        layers = [contextuality.measure(states[sampled, layer], words) for layer in range(states.shape[1])]
+        layers = [similarity.contextuality(states[sampled, layer], words) for layer in range(states.shape[1])]
     numbers: Numbers = {"contextuality": {name: [layer[name] for layer in layers] for name in layers[0]}}
     objective = material.objective(subject)
     if not without_lens(subject, objective):
@@ -174,11 +174,11 @@ def _trees(task: LabeledTask, states: tuple, rank: int, on_words: Callable[[int]
 
 def on_senses(subject: Subject, name: str, records: list[Record], progress: Progress) -> Numbers:
     """Predict word senses by nearest neighbors."""
-    ragged, places = senses.encode(records, subject.tokenizer, subject.encoder.max_positions)
+    ragged, places = tasks.encode_senses(records, subject.tokenizer, subject.encoder.max_positions)
     unit_of = np.full(len(ragged.tokens), -1, np.int64)
     unit_of[places] = np.arange(len(places))
     with _states(subject, _encoded(subject, ragged), unit_of, f"{subject.label}, {name}", progress) as states:
-        accuracy, baseline = senses.score(states, records)
+        accuracy, baseline = tasks.score_senses(states, records)
     return {"occurrences": len(records), "accuracy": accuracy, "most_frequent": baseline}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertjax.analysis.drawing import Figure
+from bertjax.analysis.drawing import Chart, Figure
 from bertjax.analysis.page import Maps, Section, Table, Token, TokenRow, page
 from tests.analysis.page.test_page import drawn
 from tests.waiting import LIMIT_SECONDS, wait_until
@@ -48,7 +48,7 @@ def example() -> str:
     maps.append(Maps("before", "대법원", KOREAN, korean))
     maps.append(Maps("before", "대법원", KOREAN, draw.dirichlet(np.full(5, 0.3), (LAYERS, 1, 5)), kind="rollout"))
     blocks = (
-        Figure("loss", "A loss against the step.", "A loss falls.", drawn),
+        Figure("loss", "A loss against the step.", "", Chart("A loss falls.", drawn)),
         Table("Settings.", ("setting", "", "value"), (("seed", "", "1"),), frozenset({(0, 2)})),
         TokenRow("A row.", (Token("[MASK]", 0, "왕"), Token("king", 1), Token("was", 1, "is"))),
     )

@@ -7,8 +7,10 @@ from html.parser import HTMLParser
 import numpy as np
 from matplotlib import figure as matplotlib
 
-from bertjax.analysis.drawing import Figure
+from bertjax.analysis import drawing
+from bertjax.analysis.drawing import Chart, Figure
 from bertjax.analysis.page import Maps, Section, Table, Token, TokenRow, page
+from bertjax.analysis.part import Result
 
 
 class Elements(HTMLParser):
@@ -55,7 +57,7 @@ def maps(tokens, layers: int = 2, heads: int = 3, model: str = "tiny", seed: int
 
 
 def full_page(**options) -> str:
-    drawings = [Figure(name, "What is drawn <&>.", "A loss falls.", drawn) for name in ("loss", "accuracy")]
+    drawings = [Figure(name, "What is drawn <&>.", "", Chart("A loss falls.", drawn)) for name in ("loss", "accuracy")]
     table = Table("Settings.", ("setting", "value"), (("seed", "1"), ("path", "<b>")), frozenset({(0, 1)}))
     row = TokenRow("row 0", (Token("[CLS]"), Token("[MASK]", 0, "왕"), Token("king", 1)))
     sections = (
@@ -91,3 +93,12 @@ def test_nothing_is_requested():
     assert "@import" not in html
     [policy] = [each["content"] for _, each in elements.elements if "http-equiv" in each]
     assert "default-src 'none'" in policy
+
+
+def test_a_notebook_shows_the_text_and_figures_of_a_result():
+    lines = {"a": ([0, 1], [2.0, 3.0])}
+    figure = Figure("one", "A < B in this curve.", "It rises.", drawing.curves(lines, "x", "y"))
+    shown = Result({}, figures=[figure], text="First.\n\nSecond & last.")._repr_html_()
+    assert shown.startswith("<p>First.</p><p>Second &amp; last.</p><figure><svg")
+    assert 'aria-label="Curves of y by x. It rises."' in shown
+    assert "<figcaption>A &lt; B in this curve. It rises.</figcaption>" in shown

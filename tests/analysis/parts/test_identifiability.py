@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from scipy import linalg
 
-from bertjax.analysis import drawing
-from bertjax.analysis.attention_targets import kinds_of
 from bertjax.analysis.material import texts_material
 from bertjax.analysis.parts import training
 from bertjax.analysis.parts.identifiability import EDGES, KINDS, Identifiability, Statistics, is_period_or_comma
+from bertjax.analysis.parts.targets import kinds_of
 from bertjax.analysis.reduce import reduce
 from bertjax.analysis.subject import Subject, captured
 from bertjax.config.export import Export
@@ -111,7 +110,7 @@ def test_the_result_has_numbers_arrays_and_figures_of_every_model(subjects, mate
         assert subject.label in result.text
     assert [figure.name for figure in result.figures] == ["length", "heads", "kinds-1", "kinds-2"]
     for figure in result.figures[:3]:
-        assert "<svg" in drawing.svg_of(figure.draw()) and figure.caption and figure.alternative
+        assert "<svg" in figure.svg and figure.caption and figure.alternative
 
 
 def test_short_sentences_have_no_attention_without_an_effect(pretrained):

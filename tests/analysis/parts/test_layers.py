@@ -6,12 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.analysis import drawing
 from bertjax.analysis.material import texts_material
 from bertjax.analysis.part import Result
 from bertjax.analysis.parts import part_of
-from bertjax.analysis.parts.fixed import Fixed
 from bertjax.analysis.parts.layers import Layers
+from bertjax.analysis.parts.patterns import Fixed
 from bertjax.analysis.reduce import show
 from bertjax.analysis.running import run_parts
 from bertjax.analysis.subject import Subject, captured
@@ -116,7 +115,7 @@ def test_fixed_heads_are_found(pretrained, texts):
 def test_models_stand_beside_each_other(result_of_fixed, pretrained, finetuned):
     assert [figure.name for figure in result_of_fixed.figures] == ["nearest-texts", "patterns-texts"]
     for figure in result_of_fixed.figures:
-        assert "<svg" in drawing.svg_of(figure.draw()) and "Raganato" in figure.caption
+        assert "<svg" in figure.svg and "Raganato" in figure.caption
     assert pretrained.label in result_of_fixed.text and finetuned.label in result_of_fixed.text
 
 

@@ -76,5 +76,5 @@ def test_the_part_shows_models_side_by_side(subjects, labeled, texts):
             assert sum(values["shares"].values()) == pytest.approx(1.0)
     assert result.arrays["finetuned/toy/shares"].shape == (5, 3, 4)
     assert [figure.name for figure in result.figures] == ["shares", "heads-1", "heads-2", "heads-3", "heads-4"]
-    drawing = result.figures[0].draw()
+    drawing = result.figures[0].drawn
     assert len(drawing.axes) == 4 and all(figure.alternative for figure in result.figures)

@@ -7,9 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.analysis.attention_targets import KINDS, TARGETS, divergence_sums, gradient_sums, kinds_of, target_sums
 from bertjax.analysis.parts import training
-from bertjax.analysis.parts.targets import Targets
+from bertjax.analysis.parts.targets import (
+    KINDS,
+    TARGETS,
+    Targets,
+    divergence_sums,
+    gradient_sums,
+    kinds_of,
+    target_sums,
+)
 from bertjax.analysis.reduce import reduce
 from bertjax.analysis.subject import captured
 from bertjax.models import attention
@@ -156,5 +163,5 @@ def test_the_part_has_gradients_where_there_is_a_loss(subjects, labeled):
         *("targets-1", "entropy-1", "heads-1", "targets-2", "entropy-2", "heads-2", "gradient-2")
     ]
     for figure in result.figures:
-        assert figure.draw().axes and figure.alternative
+        assert figure.drawn.axes and figure.alternative
     assert pretrained["groups"] >= 2 and pretrained["divergence_in_a_layer"] > 0

@@ -4,9 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.analysis.probing.contextuality import word_starts
 from bertjax.analysis.probing.findings import computed, hidden, lens
-from bertjax.analysis.probing.similarity import WORDS, cka, grams_of
+from bertjax.analysis.probing.similarity import WORDS, cka, grams_of, word_starts
 from tests.analysis.conftest import packed_rows
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from bertjax.analysis.labeled_files import format_of
-from bertjax.analysis.probing import senses
-from bertjax.analysis.probing.contextuality import Sample, measure
+from bertjax.analysis.probing import tasks
+from bertjax.analysis.probing.similarity import Sample, contextuality
 from bertjax.analysis.probing.tasks import labeled_task, sentences_of, units_of
 from bertjax.data import tokenizer
 from bertjax.data.labeled.tagged import Tagged
@@ -81,7 +81,7 @@ def test_a_file_whose_heads_are_no_tree_is_probed_for_labels_only(tmp_path, head
 
 
 def write(path, rows) -> str:
-    path.write_text("\n".join("\t".join(row) for row in [senses.COLUMNS, *rows]) + "\n", encoding="utf-8")
+    path.write_text("\n".join("\t".join(row) for row in [tasks.SENSE_COLUMNS, *rows]) + "\n", encoding="utf-8")
     return str(path)
 
 
@@ -89,12 +89,12 @@ def test_the_nearest_other_occurrence_of_the_same_word_decides():
     records = [{"word": word, "sense": sense} for word, sense in ("aX", "aX", "aY", "aY", "bX", "bZ", "aW")]
     # Only X and Y of the word a have two occurrences, so four occurrences count.
     states = np.array([[1, 0], [1, 0.1], [1, 0.05], [0, 1], [0, 1], [1, 0], [0, 1]], float)[:, None]
-    accuracy, baseline = senses.score(states, records)
+    accuracy, baseline = tasks.score_senses(states, records)
     # Nearest: 0 -> 2 (Y, wrong), 1 -> 2 (Y, wrong), 2 -> 0 or 1 (X, wrong), 3 -> 6 (W, wrong).
     assert accuracy == [0]
     states[2, 0] = [0, 2]
     assert baseline == 0.5
-    assert senses.score(states, records)[0] == [1]
+    assert tasks.score_senses(states, records)[0] == [1]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_the_nearest_other_occurrence_of_the_same_word_decides():
 def test_bad_files_are_named(tmp_path, rows, message):
     path = write(tmp_path / "bad.tsv", rows)
     with pytest.raises(UserError, match=message) as error:
-        senses.read(path)
+        tasks.read_senses(path)
     assert "bad.tsv" in str(error.value)
 
 
@@ -119,7 +119,7 @@ def test_a_word_has_the_pieces_of_its_sentence():
     published = HuggingFaceTokenizer(_without_prefix_space(trained.model))
     sentence = "the old harbour, the unharbour"
     records = [{"word": word, "sense": "x", "sentence": sentence} for word in ("the", "harbour", "unharbour")]
-    ragged, places = senses.encode(records, published, longest=64)
+    ragged, places = tasks.encode_senses(records, published, longest=64)
     [running] = published.encode([sentence])
     for number, record in enumerate(records):
         start, stop = ragged.offsets[number] + 1, ragged.offsets[number + 1] - 1
@@ -142,7 +142,7 @@ def test_measures_are_their_definitions():
     states = random.normal(size=(30, 6)) + 0.5
     types, sentences = np.arange(30) % 4 - 1, np.arange(30) % 5 - 1
     words = constructed(states, types, sentences, np.arange(30) % 2)
-    measured = measure(states, words)
+    measured = contextuality(states, words)
 
     def pairs(part):
         return np.mean([cosine(a, b) for i, a in enumerate(part) for j, b in enumerate(part) if i != j])

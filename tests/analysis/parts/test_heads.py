@@ -14,8 +14,7 @@ from bertjax.analysis.ablation import ablation_of
 from bertjax.analysis.material import Labeled, texts_material
 from bertjax.analysis.parts import parts_of, training
 from bertjax.analysis.parts.curvature import Curvature, bits_of, is_kernel_of_layers, subsets
-from bertjax.analysis.parts.disabling import Disabling
-from bertjax.analysis.parts.importance import ImportanceOfParts
+from bertjax.analysis.parts.heads import Disabling, ImportanceOfParts
 from bertjax.analysis.subject import Subject
 from tests.analysis.conftest import MODEL, make
 
@@ -115,7 +114,7 @@ def test_numbers(result_of_disabling):
 def test_figures_and_text(result_of_disabling):
     assert [figure.name for figure in result_of_disabling.figures] == ["scores", "one-kept", "one-off-1"]
     for figure in result_of_disabling.figures:
-        assert figure.draw().axes and figure.caption and figure.alternative
+        assert figure.drawn.axes and figure.caption and figure.alternative
     assert "of 12 heads change it at p < 0.01 (0.1 are expected by chance)" in result_of_disabling.text
 
 
@@ -199,7 +198,7 @@ def test_the_more_sensitive_half_has_more_bits(result_of_curvature):
         "parts of the data are not heads"
     )
     [figure] = result_of_curvature.figures
-    assert figure.draw().axes and "Most sensitive" in figure.caption
+    assert figure.drawn.axes and "Most sensitive" in figure.caption
 
 
 def test_it_runs_only_if_it_is_named(small, labeled, tokens, finetuned):

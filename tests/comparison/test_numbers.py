@@ -1,4 +1,4 @@
-"""Differences of runs: t tests over seeds, the bootstrap over examples, and how often both are right."""
+"""Numbers over seeds, and differences: t tests over seeds, bootstrap over examples, and how often both are right."""
 
 import itertools
 import math
@@ -9,8 +9,7 @@ from etils import epath
 from scipy import stats
 
 from bertjax.comparison import resampling
-from bertjax.comparison.effects import EXAMPLES, effect_of, effects_of
-from bertjax.comparison.numbers import Spread, numbers_of
+from bertjax.comparison.numbers import EXAMPLES, Spread, effect_of, effects_of, numbers_of
 from bertjax.comparison.resampling import difference, estimate, ratio
 from bertjax.comparison.runs import open_entries
 from bertjax.training.results.scores import scores_of, scores_of_records, write_scores
@@ -140,3 +139,34 @@ def test_it_draws_what_enumeration_finds():
 def test_a_metric_that_is_not_finite_is_an_error():
     with pytest.raises(ValueError, match="metric of a resample is not finite"):
         estimate(np.array([[1.0, 1.0], [1.0, 0.0]]), ratio, resamples=200)
+
+
+@pytest.fixture
+def entries(tmp_path):
+    """Three seeds, the last still running, and a single run that was never evaluated."""
+    for seed, loss in enumerate((3.0, 5.0)):
+        write(
+            tmp_path / f"many/seed={seed}",
+            [record(10, 6.0, 5.5), record(STEPS, 4.0, loss)],
+            baseline={"unigram_loss": 7.0},
+        )
+    write(tmp_path / "many/seed=2", [record(10, 6.0, 5.5), record(12, 5.0)])
+    alone = write(tmp_path / "alone", [record(4, 6.0)])
+    return open_entries([str(tmp_path / "many"), str(alone)])
+
+
+def test_numbers_over_seeds(entries):
+    numbers = numbers_of(entries[0])
+    loss = numbers.heldout["mlm_loss"]
+    assert loss.values == (3.0, 5.0, 5.5), "of the seed that is under way its last evaluation"
+    assert loss.mean == pytest.approx(4.5) and loss.deviation == pytest.approx(1.75**0.5)
+    assert loss.interval is None, "they differ by the steps, whatever the seeds do"
+    assert numbers.baselines["unigram_loss"].values == (7.0, 7.0)
+    assert numbers.baselines["unigram_loss"].interval is None, "it does not vary"
+    assert numbers.spent["parameters"].values == (1000, 1000)
+    assert numbers.spent["evaluated_at"].values == (20, 20, 10)
+    assert numbers.spent["steps"].values == (20, 20, 12)
+    assert numbers.spent["tokens"].values == (2000.0, 2000.0, 1200.0)
+    assert numbers.spent["flops"].values == (20000.0, 20000.0, 12000.0)
+    assert numbers.spent["seconds"].values == (50.0, 50.0, 24.0), "the end of a finished run is after its last line"
+    assert numbers.spent["tokens_per_second"].values == (40.0, 40.0, 50.0)
