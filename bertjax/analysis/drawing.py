@@ -87,7 +87,7 @@ class Figure:
     @property
     def alternative(self) -> str:
         """The text for people who do not see the figure."""
-        return f"{self.chart.kind} {self.key}".strip()
+        return f"{self.chart.kind} {self.key}".strip().replace("`", "")
 
     @functools.cached_property
     def drawn(self) -> "MatplotlibFigure":
@@ -111,6 +111,10 @@ def figure(caption_name: str, chart: Chart, number: int | str = "", **values: An
       values: what the caption names in braces.
     """
     name = caption_name.rpartition("/")[2]
+    if shown := ", ".join(str(values[key]) for key in ("title", "model", "material") if key in values):
+        chart = chart._replace(
+            kind=f"{shown}: {chart.kind}"
+        )  # else several figures of a part have one alternative text
     return Figure(f"{name}-{number}" if number else name, *caption(caption_name, **values), chart)
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import html
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -173,13 +173,17 @@ def listed(values: Mapping[str, float], spec: str) -> str:
     return ", ".join(f"{name} {value:{spec}}" for name, value in values.items())
 
 
-def highest(values: Mapping[str, Any], spec: str) -> str:
-    """Return where each array [L] or [L, H] is highest, as `title: layer 2, head 3 (value)`, in the format `spec`."""
+def highest(values: Mapping[str, Any], spec: str, of: Callable[[Any], np.ndarray] = np.asarray) -> str:
+    """Return where each array [L] or [L, H] is highest, as `title: layer 2, head 3 (value)`, in the format `spec`.
+
+    Args:
+      of: what is compared, such as `np.abs`; the value has its sign.
+    """
     parts = []
     for title, array in values.items():
-        cell = np.unravel_index(np.argmax(array), np.shape(array))
+        cell = np.unravel_index(np.argmax(of(array)), np.shape(array))
         where = ", ".join(f"{axis} {index + 1}" for axis, index in zip(("layer", "head"), cell))
-        parts.append(f"{title}: {where} ({np.max(array):{spec}})")
+        parts.append(f"{title}: {where} ({np.asarray(array)[cell]:{spec}})")
     return "; ".join(parts)
 
 

@@ -133,7 +133,8 @@ def _curves(run: Run, workdir: Workdir, config: Config, config_name: str) -> Sec
         reference = f"The gray line is the mean of {known['seeds']} seeds of {config_name}, the band their range."
     if config.runtime.keep_best and (found := seeds.better_checkpoint(workdir, config, run.summary.get("eval", {}))):
         better = f"A better checkpoint: {found}."
-    values = {"reference": reference, "chosen": panels[0], "better": better}
+    chosen = f"Checkpoints are chosen by {best}." if config.runtime.keep_best else ""
+    values = {"reference": reference, "chosen": chosen, "better": better}
     drawings = [_drawing("run-curves", run, panels, config_name, **values)]
     others = [name for name in curves.metrics_in(run.records) if name not in panels and name.endswith(_DRAWN_BESIDE)]
     for first in range(0, len(others), _COLUMNS):
@@ -197,7 +198,7 @@ def _speed(run: Run, status: RunStatus) -> Section:
         steps, tokens, seconds = points.T
         # Clamped: two records within the same clock tick must not divide by zero.
         rates = np.diff(tokens) / np.maximum(np.diff(seconds), 1e-9)
-        chart = drawing.curves({"tokens/s": (steps[1:], rates)}, "step", "tokens/s", markers=False)
+        chart = drawing.curves({"tokens/s": (steps[1:], rates)}, "step", "tokens/s", markers=len(rates) == 1)
         values = {"low": rates.min(), "high": rates.max(), "median": np.median(rates)}
         blocks.append(drawing.figure("run/run-throughput", chart, **values))
     accounts = run.summary.get("accounts", {})
@@ -255,7 +256,7 @@ def _environment(starts: Sequence[dict]) -> Section:
 
 
 def _number(value: float | None) -> str:
-    return "not finite" if value is None else f"{value:.4f}"
+    return "not finite" if value is None else f"{value:.4f}" if abs(value) >= 1e-3 else f"{value:.3g}"
 
 
 def _rows(workdir: Workdir, record: RunRecord) -> Section:

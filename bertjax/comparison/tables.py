@@ -189,7 +189,9 @@ def as_latex(comparison: Comparison) -> str:
     if len(metrics) > len(comparison.entries):
         rows = list(zip(*rows))
     head, *lines = (" & ".join(row) + r" \\" for row in rows)
-    notes = [f"differences from {comparison.entries[0].name} [95% interval]: {each}" for each in _bases(comparison)]
+    notes = [
+        f"differences from {comparison.entries[0].name} [95% interval]: {each}" for each in _bases(comparison, True)
+    ]
     if any(len(spread.values) > 1 for of_entry in comparison.numbers for spread in of_entry.measured.values()):
         notes.insert(0, "mean ± standard deviation over n seeds")
     width = len(rows[0])
@@ -274,10 +276,10 @@ def _numbers_table(comparison: Comparison) -> Table:
     return table
 
 
-def _bases(comparison: Comparison) -> list[str]:
+def _bases(comparison: Comparison, with_interval: bool = False) -> list[str]:
     """Return for each kind of effect what its interval is computed from, and the scope to which it generalizes."""
     effects = [effect for of_entry in comparison.effects for effect in of_entry.values()]
-    return list(dict.fromkeys(map(_basis, effects)))
+    return list(dict.fromkeys(_basis(each) for each in effects if each.low is not None or not with_interval))
 
 
 def _basis(effect: Effect) -> str:
@@ -291,7 +293,9 @@ def _basis(effect: Effect) -> str:
         return (
             f"interval and p-value over seeds, on these held-out rows: {effect.test}, not corrected for several metrics"
         )
-    return "no interval: it takes several seeds that vary on each side, or one finished run on each with 20 examples"
+    return (
+        "no interval: it takes several seeds that vary on each side, or scores of 20 examples of a finished run on each"
+    )
 
 
 def _effect_cell(effect: Effect | None) -> str:

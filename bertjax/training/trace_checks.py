@@ -23,7 +23,7 @@ from bertjax.objectives.slots import Slots, SlotValues, slots_of, with_slots
 from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime.errors import UserError, shorten
 from bertjax.training.param_paths import leaves_of
-from bertjax.training.setup import Setup, freezing_at, make_setups, resolve_encoder, shapes_of_frozen
+from bertjax.training.setup import Setup, freezing_at, make_setups, resolve_encoder
 from bertjax.training.shapes import batch_shapes
 from bertjax.training.step import CONSUMPTION
 from bertjax.training.teachers import open_teachers
@@ -51,9 +51,6 @@ def checked_setups(config: Config, vocab_size: int, devices: Sequence[jax.Device
     # Classes may still be open, and not all code of an objective is traced above.
     with user_errors(f"the code of {' and '.join(config.training_kinds)}"):
         setups = make_setups(config, vocab_size, devices)
-        for setup in dict.fromkeys(setups):
-            for name in config.tasks:
-                shapes_of_frozen(setup, name)
     for index, (stage, setup) in enumerate(zip(config.stages, setups, strict=True)):
         objectives = [config.tasks[name].objective for name in stage.among(config.tasks)]
         if stage.batch is not None and any(isinstance(objective, Slots) for objective in objectives):

@@ -125,7 +125,7 @@ class Disabling(Part):
             kept[f"{case.title} ({number})"] = {cell["layer"]: cell["change"] for cell in cells}
         histograms = drawing.Chart("Histograms of the score.", functools.partial(_histograms, cases))
         yield self.figure("scores", histograms, worst="; ".join(worst))
-        largest = highest({title: np.abs([*row.values()]) for title, row in kept.items()}, ".4f")
+        largest = highest({title: [*row.values()] for title, row in kept.items()}, "+.4f", np.abs)
         yield self.figure("one-kept", drawing.bars({"": kept}, "change of the score", "layer"), largest=largest)
         for number, (material, of_models) in enumerate(by_material(cases), 1):
             matrices = {label: case.arrays["one_off_loss"] for label, case in of_models.items()}
@@ -253,7 +253,7 @@ class ImportanceOfParts(Part):
         for number, (material, of_models) in enumerate(by_material(cases), 1):
             matrices = {label: case.arrays["heads"] for label, case in of_models.items()}
             chart = drawing.matrices(matrices, "importance [nats]", (0.0, None))
-            yield self.figure("heads", chart, number, material=material, largest=highest(matrices, ".4f"))
+            yield self.figure("heads", chart, number, material=material, largest=highest(matrices, ".3g"))
             score = next(iter(of_models.values())).numbers["metric"] or "loss"
             for of, curves in (("heads", tuple(_CURVES)[:2]), ("neurons", tuple(_CURVES)[2:])):
                 lines, kept = {}, {}
