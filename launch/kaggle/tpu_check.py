@@ -25,7 +25,6 @@ sys.path.insert(0, str(ROOT))
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
-from bertjax.training.program import Program  # noqa: E402
 
 from benchmarks.arms import ours  # noqa: E402
 from benchmarks.arms.setting import Setting  # noqa: E402
@@ -35,6 +34,7 @@ from bertjax.runtime.errors import UserError, reason, say  # noqa: E402
 from bertjax.training.config import RuntimeConfig, Stage  # noqa: E402
 from bertjax.training.optim.config import OptimizerConfig  # noqa: E402
 from bertjax.training.run.versions import commit_of  # noqa: E402
+from bertjax.training.setup import Setup, compile_chunk, init_state, make_setups, put  # noqa: E402
 
 # Relative limits. In float32 with float32 products, both backends round each sum once, in another order.
 LOSS_TOLERANCE, GRADIENT_TOLERANCE = 1e-4, 1e-3
@@ -65,21 +65,22 @@ def shapes(chips: int, is_small: bool) -> dict[str, Setting]:
     }
 
 
-def program_of(setting: Setting, dtype: str, devices: tuple[jax.Device, ...]) -> Program:
-    """Return the training program of a setting on some devices; layers are a scan, which compiles once for all."""
+def setup_of(setting: Setting, dtype: str, devices: tuple[jax.Device, ...]) -> Setup:
+    """Return what a setting trains with on some devices; layers are a scan, which compiles once for all."""
     config = Config(
         model=ours.encoder(setting, unroll=False),
         optimizer=OptimizerConfig(learning_rate=setting.learning_rate, warmup_steps=0, clip_norm=setting.clip_norm),
         stages=(Stage(10**6, setting.seq_len, setting.batch),),
         runtime=RuntimeConfig(unroll=False, dtype=dtype, remat="dots"),
     )
-    return Program(config, setting.vocab_size, devices)
+    return make_setups(config, setting.vocab_size, devices)[0]
 
 
-def first_step(program: Program, setting: Setting, params: dict) -> tuple[float, dict]:
+def first_step(setup: Setup, setting: Setting, params: dict) -> tuple[float, dict]:
     """Return the loss of the first step, and Adam's first moment, a multiple of the clipped gradient, as arrays."""
     chunk = {name: array[None] for name, array in ours.batch(setting).items()}
-    state, metrics = program.task.chunk(program.init_state() | {"params": program.put(params)}, None, chunk)
+    state = init_state(setup) | {"params": put(setup, params)}
+    state, metrics = compile_chunk(setup, "bert", 0)(state, None, chunk)
     [mean] = [part.mu for part in state["opt_state"] if hasattr(part, "mu")]
     return float(metrics["mlm_loss"][0] + metrics["nsp_loss"][0]), jax.tree.map(np.asarray, mean)
 
@@ -88,10 +89,10 @@ def equality(devices: tuple[jax.Device, ...], is_small: bool) -> dict[str, Any]:
     """Compare one step without dropout on the devices with one on the CPU of the host."""
     sizes = {"batch": 8 * len(devices), "seq_len": 32, "predicted": 5, "dropout": 0.0, "attention_dropout": 0.0}
     setting = dataclasses.replace(_SMALL if is_small else Setting(), **sizes)
-    host = program_of(setting, "float32", (jax.devices("cpu")[0],))
-    params = jax.tree.map(np.array, host.init_state()["params"])
+    host = setup_of(setting, "float32", (jax.devices("cpu")[0],))
+    params = jax.tree.map(np.array, init_state(host)["params"])
     host_loss, host_mean = first_step(host, setting, params)
-    loss, mean = first_step(program_of(setting, "float32", devices), setting, params)
+    loss, mean = first_step(setup_of(setting, "float32", devices), setting, params)
 
     def norm(tree: dict) -> float:
         return float(np.sqrt(sum(np.sum(np.square(leaf, dtype=np.float64)) for leaf in jax.tree.leaves(tree))))
@@ -110,12 +111,13 @@ def equality(devices: tuple[jax.Device, ...], is_small: bool) -> dict[str, Any]:
 
 def timed(setting: Setting, devices: tuple[jax.Device, ...], steps: int) -> dict[str, Any]:
     """Return the time to compile and of each step, in seconds, with dropout, and the losses at both ends."""
-    program = program_of(setting, "auto", devices)
+    setup = setup_of(setting, "auto", devices)
+    train = compile_chunk(setup, "bert", 0)
     chunk = {name: array[None] for name, array in ours.batch(setting).items()}
-    state, seconds, losses = program.init_state(), [], []
+    state, seconds, losses = init_state(setup), [], []
     for _ in range(steps + 1):
         start = time.perf_counter()
-        state, metrics = program.task.chunk(state, None, chunk)
+        state, metrics = train(state, None, chunk)
         losses.append(float(metrics["mlm_loss"][0] + metrics["nsp_loss"][0]))  # waits for the step
         seconds.append(time.perf_counter() - start)
     first, *seconds = seconds
@@ -126,9 +128,9 @@ def timed(setting: Setting, devices: tuple[jax.Device, ...], steps: int) -> dict
         "slowest_seconds": max(seconds),
         "tokens_per_second": setting.tokens / median,
         "rows": setting.batch,
-        "strategy": program.layout.strategy,
-        "dtype": str(program.encoder.execution.dtype),
-        "attention": program.encoder.execution.attention,
+        "strategy": setup.layout.strategy,
+        "dtype": str(setup.encoder.execution.dtype),
+        "attention": setup.encoder.execution.attention,
         "loss_first": losses[0],
         "loss_last": losses[-1],
     }
