@@ -168,7 +168,7 @@ class Tokenizer(abc.ABC):
           normalization. White space at the ends is excluded; a token that is only a space has an empty span. Tokens
           that share a character, such as its bytes, all cover it.
         """
-        aligned = zip(texts, self._aligned(texts), strict=True)
+        aligned = zip(texts, self._aligned(texts) if texts else [], strict=True)  # SentencePiece 0.2.2 needs a text
         return [(ids, alignment.trimmed(spans, text)) for text, (ids, spans) in aligned]
 
     @abc.abstractmethod
