@@ -41,7 +41,7 @@ class EuroBert(Family):
 
 @dataclasses.dataclass(frozen=True)
 class _SequenceHead(TaskHead):
-    """`bertjax.models.label_heads.HiddenLayerHead` under the names of transformers."""
+    """`bertjax.models.other_heads.HiddenLayerHead` under the names of transformers."""
 
     def names(self, term):
         return (

@@ -21,9 +21,8 @@ from bertjax.interop.names import ENCODER_ONLY, LAYER, Name, unnamed
 from bertjax.interop.task_heads import ON_TOKENS, TaskHead
 from bertjax.models.config import EncoderConfig
 from bertjax.models.heads import PairHead, masked_lm_head
-from bertjax.models.label_heads import DetectionHead, label_head
+from bertjax.models.other_heads import DetectionHead, VocabularyHead, label_head
 from bertjax.models.vocabulary import encoder_shapes, unpadded_shapes
-from bertjax.models.vocabulary_heads import VocabularyHead
 from bertjax.runtime.errors import UserError, quoted, shorten
 
 # Parts of a model besides its encoder: the pooler, and pretraining heads under the names of their loss terms.

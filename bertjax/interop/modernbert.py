@@ -84,7 +84,7 @@ class _ModernBert(Family):
 
 @dataclasses.dataclass(frozen=True)
 class _LabelHead(TaskHead):
-    """`bertjax.models.label_heads.LabelHead` under the names of transformers."""
+    """`bertjax.models.other_heads.LabelHead` under the names of transformers."""
 
     def names(self, term):
         return (

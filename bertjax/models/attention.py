@@ -92,6 +92,7 @@ class SelfAttention(nn.Module):
         for name, value in (("queries", query_BQHD), ("keys", key_BTHD), ("values", value_BTHD)):
             taps.capture(self, name, value)
         rate = 0.0 if key is None or not drops(config.attention_dropout) else config.attention_dropout
+        key = key if rate else None
         # Everything that affects attention is a field of the inputs, so no kernel can silently ignore it.
         states = query_BQHD, key_BTHD, value_BTHD, visibility
         inputs = AttentionInputs(*states, rate, key, bias_BHQT, config.block.fixed_heads, columns_BQ, rank_BQ)

@@ -7,7 +7,7 @@ from typing import Any, cast
 from bertjax.models import directions
 from bertjax.models.blocks import BLOCKS, Block
 from bertjax.models.directions import BIDIRECTIONAL
-from bertjax.models.dropout import LEAST_TO_DROP_ALL
+from bertjax.models.dropout_words import LEAST_TO_DROP_ALL
 from bertjax.models.embeddings import EMBEDDINGS, Embeddings
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import check, setting

@@ -29,14 +29,12 @@ _RANKS: dict[str, Ranks] = {
 _trusted: set[str] = set()
 
 
-def ranks_of(direction: str) -> Ranks | None:
-    """Return the function that ranks tokens; None if every token sees its whole example.
+def ranks_of(direction: str) -> Ranks:
+    """Return the function that ranks tokens in an encoder that is not bidirectional.
 
     Raises:
       UserError: see `check`.
     """
-    if direction == BIDIRECTIONAL:
-        return None
     return _RANKS[direction] if direction in _RANKS else _function(direction, trust_code=False)
 
 

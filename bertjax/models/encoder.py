@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from bertjax.models import stack, taps
+from bertjax.models import captures, stack, taps
 from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL, ranks_of
 from bertjax.models.dropout import split
 from bertjax.models.embeddings import check_ids
 from bertjax.models.execution import POLICIES, save_all_but_gathered
 from bertjax.models.kernels import PLAIN, implementation_at
-from bertjax.models.layers import Dense, normalization, pooler_activation
+from bertjax.models.layers import ACTIVATIONS, Dense, normalization
 from bertjax.models.streams import CompensatedStreams, Streams
 from bertjax.models.visibility import LayerInputs, Queries, Visibility, at_columns
 
@@ -132,16 +132,16 @@ class Encoder(nn.Module):
         Raises:
           ValueError: the arguments or the taps contradict each other or the config.
         """
-        block, captures = self.config.block, taps.names_of(self)
-        self._check(captures, tokens_BT.shape[1], positions_BT, read_BK, rank_BT, memory_BT, answers_BK)
+        block, to_capture = self.config.block, taps.names_of(self)
+        self._check(to_capture, tokens_BT.shape[1], positions_BT, read_BK, rank_BT, memory_BT, answers_BK)
         segments_BT = jnp.zeros_like(tokens_BT) if segments_BT is None else jnp.asarray(segments_BT)  # may be NumPy's
         columns_BT = jnp.broadcast_to(jnp.arange(tokens_BT.shape[1]), tokens_BT.shape)
         positions_BT = columns_BT if positions_BT is None else positions_BT
         examples_BT = jnp.ones_like(tokens_BT) if examples_BT is None else jnp.asarray(examples_BT, jnp.int32)
         if summary_positions_BN is None:
             summary_positions_BN = jnp.zeros((tokens_BT.shape[0], 1), jnp.int32)
-        ranks = ranks_of(self.config.direction)
-        order_BT = ranks(columns_BT, segments_BT) if ranks else rank_BT
+        direction = self.config.direction
+        order_BT = rank_BT if direction == BIDIRECTIONAL else ranks_of(direction)(columns_BT, segments_BT)
         texts_BT = block.texts(examples_BT, segments_BT)
         summary_BM = block.summary_columns(self.config, texts_BT, summary_positions_BN)
 
@@ -164,14 +164,14 @@ class Encoder(nn.Module):
                 hidden_BTD = streams.begin(hidden_BTD, answers_BKD)
                 tokens = _Tokens(streams.visibility(texts_BT), tokens.positions._replace(further_BK=read_BK))
             tokens = tokens._replace(streams=streams)
-            return Encoded(self._run_stack(hidden_BTD, tokens, layer_keys, read_BK, captures), None)
+            return Encoded(self._run_stack(hidden_BTD, tokens, layer_keys, read_BK, to_capture), None)
         if read_BK is None:
-            hidden = self._run_stack(hidden_BTD, tokens, layer_keys, None, captures)
+            hidden = self._run_stack(hidden_BTD, tokens, layer_keys, None, to_capture)
             summary_BMD = jnp.take_along_axis(hidden, summary_BM[..., None], axis=1)
         else:
             # MLM reads ~15% of the tokens: skip the others in the last layer, but keep each example's summary.
             read_BQ = jnp.concatenate([summary_BM, read_BK], axis=1)
-            read = self._run_stack(hidden_BTD, tokens, layer_keys, read_BQ, captures)
+            read = self._run_stack(hidden_BTD, tokens, layer_keys, read_BQ, to_capture)
             summary_BMD, hidden = jnp.split(read, [summary_BM.shape[1]], axis=1)
         return Encoded(hidden, self.pool(block.summaries(summary_BMD, texts_BT)))
 
@@ -188,13 +188,13 @@ class Encoder(nn.Module):
         # Imported checkpoints may lack a pooler, such as models that were trained with MLM only.
         if not (self.is_initializing() or self.has_variable("params", "pooler")):
             return None
-        return pooler_activation(self.config)(self.pooler(summary_BND))
+        return ACTIVATIONS[self.config.pooler_activation](self.pooler(summary_BND))
 
-    def _check(self, captures, seq_len, positions_BT, read_BK, rank_BT, memory_BT, answers_BK):
+    def _check(self, to_capture, seq_len, positions_BT, read_BK, rank_BT, memory_BT, answers_BK):
         most = self.config.max_positions if self.config.embeddings.has_position_table else seq_len
         if positions_BT is None and seq_len > most:
             raise ValueError(f"rows of {seq_len} tokens exceed the {most} positions; cut them, or pass positions_BT")
-        if "attention" in captures and (found := implementation_at(self.config.execution, seq_len)) != PLAIN:
+        if "attention" in to_capture and (found := implementation_at(self.config.execution, seq_len)) != PLAIN:
             raise ValueError(
                 f"attention={found} keeps no probabilities to capture; build the encoder with "
                 f'attention={PLAIN}, or name what to capture: "captured": {{"encoder": dict.fromkeys(["hidden"])}}'
@@ -208,35 +208,37 @@ class Encoder(nn.Module):
         if memory_BT is not None and rank_BT is None:
             raise ValueError("memory_BT needs rank_BT, the order in which tokens are predicted; pass both")
 
-    def _run_stack(self, hidden_BTD, tokens, keys, read_BQ, captures):
+    def _run_stack(self, hidden_BTD, tokens, keys, read_BQ, to_capture):
         """Run all layers and the final norm; the last layer runs only at `read_BQ`, if given."""
         own, shared = stack.divide(self.config, self.layers)
         depths = _Depth(jnp.arange(self.config.layers), own, taps.masks_of(self), jnp.stack(keys) if keys else None)
         groups, (depths, shared) = stack.grouped(self.config, depths, shared)
         embedded_BTD, captured, last = hidden_BTD, [], None
         if groups is not None:
-            hidden_BTD, values = self._run_groups(hidden_BTD, tokens, groups, captures)
+            hidden_BTD, values = self._run_groups(hidden_BTD, tokens, groups, to_capture)
             captured.append(values)
         if read_BQ is not None:
             depths, last = (jax.tree.map(lambda x, s=s: x[s], depths) for s in (slice(None, -1), -1))
-        hidden, runs = hidden_BTD, taps.runs_of_layers(len(depths.number), taps.layers_of(self, read_BQ))
+        hidden, runs = hidden_BTD, [(slice(None), False)]
+        if to_capture:
+            runs = captures.runs_of_layers(len(depths.number), captures.layers_of(self, read_BQ))
         for run, is_captured in runs:
             part = depths if len(runs) == 1 else jax.tree.map(lambda x, run=run: x[run], depths)
-            layer = self._layer(tokens, shared, captures if is_captured else ())
+            layer = self._layer(tokens, shared, to_capture if is_captured else ())
             hidden, values = jax.lax.scan(layer, hidden, part, unroll=self._unrolled(len(part.number)))
             captured += [values] if is_captured else []
         if last is not None:
-            hidden, last = self._layer(tokens, shared, captures, read_BQ)(hidden, last)
-        if captures:
-            taps.store(self, embedded_BTD, captured, last)
+            hidden, last = self._layer(tokens, shared, to_capture, read_BQ)(hidden, last)
+        if to_capture:
+            captures.store(self, embedded_BTD, captured, last)
         return self.final_norm(hidden) if self.config.block.has_final_norm else hidden
 
-    def _run_groups(self, hidden_BTD, tokens, groups, captures):
+    def _run_groups(self, hidden_BTD, tokens, groups, to_capture):
         """Run groups of layers, each with shared parameters of its own; return as `jax.lax.scan` of layers does."""
 
         def run_group(hidden_BTD, group):
             depths, shared = group
-            layer = self._layer(tokens, shared, captures)
+            layer = self._layer(tokens, shared, to_capture)
             return jax.lax.scan(layer, hidden_BTD, depths, unroll=self._unrolled(len(depths.number)))
 
         unroll = self._unrolled(self.config.sharing_groups - 1)
@@ -247,7 +249,7 @@ class Encoder(nn.Module):
         """Return how many of `count` steps of a loop are unrolled."""
         return max(count, 1) if self.config.execution.unroll else 1
 
-    def _layer(self, tokens, shared, captures, read_BQ=None):
+    def _layer(self, tokens, shared, to_capture, read_BQ=None):
         """Return the function (hidden states, `_Depth`) -> (output, captured values) of a layer, for `jax.lax.scan`."""
         layer, execution = self.config.block.layer(self.config), self.config.execution
         gather_layer = None if self.is_initializing() else execution.gather_layer
@@ -264,13 +266,13 @@ class Encoder(nn.Module):
                 queries = Queries(jnp.take_along_axis(hidden_BTD, read_BQ[..., None], axis=1), read_BQ)
             variables = {"params": params} | taps.layer_variables(depth.masks)
             inputs = LayerInputs(hidden_BTD, tokens.visibility, depth.key, queries, tokens.positions, depth.number)
-            if not captures:
+            if not to_capture:
                 output = cast(jax.Array, layer.apply(variables, inputs))
                 return taps.scale_layer(output, inputs.own, depth.masks), {}
             output, state = layer.apply(variables, inputs, mutable=[taps.CAPTURED])
             output = taps.scale_layer(output, inputs.own, depth.masks)
-            values = {"hidden": output} | taps.layer_values(state)
-            return output, {name: values[name] for name in captures}
+            values = {"hidden": output} | captures.layer_values(state)
+            return output, {name: values[name] for name in to_capture}
 
         policy = POLICIES[execution.remat]
         if gather_layer is not None and policy is None:  # or every layer's weights would be kept whole

@@ -7,10 +7,16 @@ from flax.core import FrozenDict
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.heads import MaskedLMHead, PairHead
-from bertjax.models.label_heads import DetectionHead, label_head
 from bertjax.models.layers import Dense
 from bertjax.models.model import HeadSpec
-from bertjax.models.vocabulary_heads import BiasedDecoderHead, DecoderHead, SpanBoundaryHead, VocabularyHead
+from bertjax.models.other_heads import (
+    BiasedDecoderHead,
+    DecoderHead,
+    DetectionHead,
+    SpanBoundaryHead,
+    VocabularyHead,
+    label_head,
+)
 
 
 class Counts(NamedTuple):

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from bertjax.models.dropout import keys_per_group
+from bertjax.models.dropout_words import keys_per_group
 from bertjax.models.execution import kept
 from bertjax.models.fused_kernels import LANES, Plan, backward_kernel, forward_kernel, grouped_forward_kernel
 

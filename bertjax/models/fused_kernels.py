@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from bertjax.models.dropout import inverse_of_kept_share, keeps, words, words_for
+from bertjax.models.dropout_words import inverse_of_kept_share, keeps, words, words_for
 from bertjax.models.execution import precision_of
 
 LANES = 128

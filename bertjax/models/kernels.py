@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.models.config import Execution
-from bertjax.models.dropout import GROUP, LONGEST_GROUP, drops, seeds_of
+from bertjax.models.dropout import drops, seeds_of
+from bertjax.models.dropout_words import GROUP, LONGEST_GROUP
 from bertjax.models.execution import KEPT
 from bertjax.models.visibility import Visibility
 

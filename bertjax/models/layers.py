@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.execution import kept, precision_of
-from bertjax.models.rounding import rounded
 
 Activation = Callable[[jax.Array], jax.Array]
 
@@ -27,14 +27,12 @@ def gelu_tanh(x: jax.Array) -> jax.Array:
     return 0.5 * x * (1.0 + jnp.tanh((2 / math.pi) ** 0.5 * (x + 0.044715 * x**3)))
 
 
+ACTIVATIONS = {"gelu": gelu, "gelu_tanh": gelu_tanh, "relu": jax.nn.relu, "tanh": jnp.tanh}
+
+
 def activation(config: EncoderConfig) -> Activation:
     """Return the function for `config.activation`."""
-    return {"gelu": gelu, "gelu_tanh": gelu_tanh, "relu": jax.nn.relu}[config.activation]
-
-
-def pooler_activation(config: EncoderConfig) -> Activation:
-    """Return the function for `config.pooler_activation`."""
-    return {"tanh": jnp.tanh, "gelu": gelu, "relu": jax.nn.relu}[config.pooler_activation]
+    return ACTIVATIONS[config.activation]
 
 
 class Dense(nn.Module):
@@ -70,6 +68,24 @@ class Dense(nn.Module):
         if self.use_bias:
             rows += self.param("bias", nn.initializers.zeros, (self.features,)).astype(dtype)
         return kept(rows.reshape(*x.shape[:-1], self.features))
+
+
+def rounded(values: jax.Array, bits: int | np.ndarray, axis: int = -1) -> jax.Array:
+    """Round values to few bits; the gradient is passed through unchanged.
+
+    There are 2^(bits - 1) - 1 levels on each side of 0, up to the largest absolute value along the axis. The gradient
+    is the straight-through estimator (Bengio et al., 2013, arXiv 1308.3432).
+
+    Args:
+      values: floats.
+      bits: one number, or an array that broadcasts against the largest values.
+      axis: values along this axis share one scale.
+    """
+    floats, levels = values.astype(jnp.float32), np.asarray(2.0 ** (bits - 1) - 1, np.float32)
+    scale = jnp.max(jnp.abs(floats), axis=axis, keepdims=True) / levels
+    nearest = jnp.round(floats / jnp.where(scale > 0, scale, 1.0)) * scale
+    # Straight-through estimator: forward this is `nearest`, backward the identity.
+    return values + jax.lax.stop_gradient(nearest.astype(values.dtype) - values)
 
 
 def layer_norm(config: EncoderConfig, name: str | None = None) -> nn.LayerNorm:

@@ -28,7 +28,7 @@ at its Q positions, the summaries followed by `read_BK` (T remains the axis of i
 states are the T + K of both streams. LSTM layers have only `hidden` and `layer_mask`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -84,40 +84,6 @@ def names_of(encoder: nn.Module) -> tuple[str, ...]:
     return tuple(name for name in names if name != LAST)
 
 
-def layers_of(encoder: nn.Module, read_BQ: jax.Array | None) -> tuple[int, ...] | None:
-    """Return the layers to capture, counted from 0; None for all.
-
-    Raises:
-      ValueError: the names have different layers, or the encoder does not compute these layers for all tokens.
-    """
-    if not names_of(encoder):
-        return None
-    config = encoder.config
-    first, *others = encoder.variables.get(CAPTURED, {}).values() or (None,)
-    if first is None or not isinstance(first, tuple):
-        return None
-    if any(other != first for other in others):
-        raise ValueError("captured names different layers for different values; pass dict.fromkeys(names, layers)")
-    if list(first) != sorted(set(first) & set(range(config.layers))):
-        raise ValueError(f"captured has the layers {first}; pass increasing numbers below {config.layers}")
-    if read_BQ is not None:
-        raise ValueError("read_BK leaves values of the last layer out, and captured layers are chosen; drop one")
-    if len(first) == config.layers:
-        return None
-    if config.sharing_groups > 1:
-        raise ValueError("captured layers cannot be chosen if groups of layers share parameters; capture all of them")
-    return first
-
-
-def runs_of_layers(count: int, captured: Sequence[int] | None) -> list[tuple[slice, bool]]:
-    """Split `count` layers into consecutive runs (slice, is captured); None captures all."""
-    if captured is None:
-        return [(slice(0, count), True)]
-    # Only captured runs of layers stack their values in the scan: memory for the others is never allocated.
-    edges = [0, *(layer for layer in range(1, count) if (layer in captured) != (layer - 1 in captured)), count]
-    return [(slice(start, stop), start in captured) for start, stop in zip(edges, edges[1:])]
-
-
 def layer_variables(masks: Mapping[str, jax.Array]) -> dict:
     """Return one layer's `taps`, at the paths of the modules that read them."""
     variables: dict = {}
@@ -126,29 +92,6 @@ def layer_variables(masks: Mapping[str, jax.Array]) -> dict:
     if FEEDFORWARD_MASK in masks:
         variables[FEEDFORWARD_MASK] = masks[FEEDFORWARD_MASK]
     return {TAPS: variables} if variables else {}
-
-
-def layer_values(state: Mapping) -> dict[str, jax.Array]:
-    """Return one layer's captured values {name: array}, including its attention's."""
-    captured = dict(state.get(CAPTURED, {}))
-    return dict(captured.pop("attention", {})) | captured
-
-
-def store(
-    encoder: nn.Module, embedded: jax.Array, values: Sequence[Mapping[str, jax.Array]], last: Mapping | None
-) -> None:
-    """Store the captured values of all layers.
-
-    Args:
-      embedded: the embeddings, as the first layer reads them.
-      values: {name: [layers, ...]} for consecutive runs of layers.
-      last: {name: array} from the last layer, if it computed only some positions.
-    """
-    stacked = {name: jnp.concatenate([part[name] for part in values]) for name in values[0]}
-    if "hidden" in stacked:
-        stacked["hidden"] = jnp.concatenate([embedded[None], stacked["hidden"]])
-    for name, value in (stacked if last is None else stacked | {LAST: dict(last)}).items():
-        encoder.put_variable(CAPTURED, name, value)
 
 
 def capture(module: nn.Module, name: str, value: jax.Array) -> None:

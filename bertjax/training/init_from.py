@@ -21,7 +21,7 @@ from bertjax.data.labeled import labels
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.models import disentangled_embeddings
 from bertjax.models.config import EncoderConfig
-from bertjax.models.label_heads import with_outputs
+from bertjax.models.other_heads import with_outputs
 from bertjax.objectives.finetuning.base import ExampleObjective
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.embeddings import EmbeddingClassification

@@ -23,14 +23,14 @@ class ModelParams:
       pruning: pruning settings.
       quantization: rounding settings.
       steps: steps in the run, over which the share of pruned weights rises.
-      freezing: trained params without a gradient.
+      freezing: trained params without a gradient; None if each has one.
     """
 
     lora: LoraConfig = LoraConfig()
     pruning: PruningConfig = PruningConfig()
     quantization: QuantizationConfig = QuantizationConfig()
     steps: int = 0
-    freezing: Freezing = Freezing()
+    freezing: Freezing | None = None
 
     def is_identity(self, params: dict) -> bool:
         """Return whether the model runs with these trained params as they are."""
@@ -39,9 +39,10 @@ class ModelParams:
 
     def __call__(self, params: dict, step: jax.Array | int) -> dict:
         """Return the model's params after `step` steps."""
-        if self.is_identity(params) and not self.freezing.is_used:
+        if self.freezing:
+            params = self.freezing.without_gradient(params)
+        if self.is_identity(params):
             return params
         # Pruning must see the merged kernel. Rounding is last, so that the export stores its result; it keeps zeros.
-        summed = disentangled_embeddings.merge(self.freezing.without_gradient(params))
-        merged = merge(self.lora, summed)
+        merged = merge(self.lora, disentangled_embeddings.merge(params))
         return rounded(self.quantization, pruned(self.pruning, merged, step, self.steps))

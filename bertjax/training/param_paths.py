@@ -37,6 +37,20 @@ def matches_any(patterns: Iterable[str], path: str) -> bool:
     return any(re.search(pattern, name) for pattern in patterns for name in {path, path.removeprefix(f"{ROOT}/")})
 
 
+# Not relative attention biases, which XLNet decays (`include_in_weight_decay` in zihangdai/xlnet, model_utils.py).
+_IS_UNSCALED = matches(r"^scores/|(^|(?<!/relative)/)(\w*bias|scale)$")
+
+
+def is_decayed(path: str) -> bool:
+    """Return whether a param has weight decay: all except biases, layer norms and pruning scores."""
+    return not _IS_UNSCALED(path)
+
+
+def decay_mask(params: dict) -> dict:
+    """Return True for each param with weight decay."""
+    return map_with_path(lambda path, _: is_decayed(path), params)
+
+
 def with_heads_of(params: dict, task: str) -> dict:
     """Move a task's heads from `heads/<task>/...` to `heads/...`, where its model has them; no-op without a task."""
     return params | {"heads": params["heads"].get(task, {})} if task else params

@@ -252,7 +252,7 @@ def make_step(setup: Setup, task: str, freezing: Freezing | None = None) -> Step
         loss=setup.losses[task],
         optimizer=freezing.hold(setup.optimizer),
         learning_rate=learning_rate(config.optimizer.schedule, warmup_segments(config.stages, config.optimizer)),
-        model_params=dataclasses.replace(setup.model_params, freezing=freezing),
+        model_params=dataclasses.replace(setup.model_params, freezing=freezing if freezing.is_used else None),
         task=task,
         prefix=f"{task}/" if len(config.tasks) > 1 else "",
         micro_tokens=runtime.micro_tokens,

@@ -60,29 +60,6 @@ def init_state(create: Callable[[jax.Array], State], abstract: State, seed: int)
     return jax.jit(create, out_shardings=shardings_of(abstract))(jax.random.key(seed))
 
 
-def advance(state: State, new: State, is_finite: jax.Array, max_skipped: int) -> tuple[State, jax.Array]:
-    """Return the state after a step, and whether the step is applied, bool [].
-
-    A step that is not finite is counted and changes nothing else. So does every step after more than `max_skipped`
-    consecutive ones, and the count stays: from then on the state is the last good one, until the run notices. The
-    learning rate follows the steps that are counted.
-
-    Args:
-      state: the state before the step.
-      new: params, optimizer state and slots after it, if it is applied.
-      is_finite: bool [], whether loss, gradient and update are finite.
-      max_skipped: maximum number of consecutive steps that are skipped.
-    """
-    has_failed = state["skipped"] > max_skipped
-    is_applied = is_finite & ~has_failed  # data, not Python control flow: the step stays one compiled program
-    kept = {
-        name: jax.tree.map(lambda new, old: jnp.where(is_applied, new, old), values, state[name])
-        for name, values in new.items()
-    }
-    skipped = jnp.where(has_failed, state["skipped"], jnp.where(is_finite, 0, state["skipped"] + 1))
-    return state | kept | {"step": state["step"] + 1, "skipped": skipped}, is_applied
-
-
 def grow(state: State, abstract: State, init_moments: Callable[[dict], Any] | None = None) -> State:
     """Grow the encoder: repeat each stack of layers until it is as deep as in `abstract`.
 

@@ -26,7 +26,7 @@ from bertjax.inference.records import records_of
 from bertjax.models import taps
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
-from bertjax.models.vocabulary_heads import VocabularyHead
+from bertjax.models.other_heads import VocabularyHead
 from tests.analysis.conftest import make
 
 MODEL = {

@@ -13,8 +13,8 @@ from bertjax.models.bert import BertEmbeddings
 from bertjax.models.config import Execution
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import MaskedLMHead, PairHead
-from bertjax.models.label_heads import DetectionHead
 from bertjax.models.model import HeadSpec, Model
+from bertjax.models.other_heads import DetectionHead
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from tests import batches
 from tests.models import reference

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.models import attention, dropout, fused, kernels
+from bertjax.models import attention, dropout_words, fused, kernels
 from bertjax.models.attention import attend_plainly
 from bertjax.models.bert import BertBlock, BertEmbeddings
 from bertjax.models.blocks.modern import ModernBlock
@@ -75,8 +75,8 @@ def test_long_rows_are_computed_in_blocks_of_queries(monkeypatch):
 @pytest.mark.parametrize("window, rate", [(None, 0.1), (40, 0.5), (150, 0.0)])
 def test_long_rows_are_computed_in_groups_of_keys(monkeypatch, window, rate):
     """With a running softmax, and without the groups that a block of queries does not see."""
-    monkeypatch.setattr(dropout, "LONGEST_GROUP", 256)
-    monkeypatch.setattr(dropout, "GROUP", 128)
+    monkeypatch.setattr(dropout_words, "LONGEST_GROUP", 256)
+    monkeypatch.setattr(dropout_words, "GROUP", 128)
     monkeypatch.setattr(fused, "_LOGITS", 128 * 128)
     assert_equal_to_plain(2, 64, Visibility(packed(1, 512), None if window is None else jnp.int32(window)), rate)
 

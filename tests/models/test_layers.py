@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bertjax.models import dropout as module
-from bertjax.models.dropout import attention_dropout, dropout, inverse_of_kept_share
+from bertjax.models import dropout_words
+from bertjax.models.dropout import attention_dropout, dropout, seeds_of
+from bertjax.models.dropout_words import inverse_of_kept_share
 from bertjax.models.heads import MaskedLMHead
 from bertjax.objectives.pretraining.electra import sample
 from tests import batches
@@ -25,7 +26,7 @@ def row_keys(step: int, rows: int = B) -> jax.Array:
 
 
 def seeds(step: int, rows: int = B) -> jax.Array:
-    return module.seeds_of(row_keys(step, rows), rows, H)
+    return seeds_of(row_keys(step, rows), rows, H)
 
 
 def dropped(step: int, rate: float, rows: int = B, tokens: int = T) -> np.ndarray:
@@ -41,8 +42,8 @@ def dropped_states(step: int, rate: float, rows: int = B, shape: tuple[int, ...]
 @pytest.fixture(params=["one group of keys", "four groups of keys"])
 def groups(request, monkeypatch):
     if request.param.startswith("four"):
-        monkeypatch.setattr(module, "LONGEST_GROUP", T // 2)
-        monkeypatch.setattr(module, "GROUP", T // 4)
+        monkeypatch.setattr(dropout_words, "LONGEST_GROUP", T // 2)
+        monkeypatch.setattr(dropout_words, "GROUP", T // 4)
 
 
 @pytest.mark.usefixtures("groups")

@@ -154,7 +154,7 @@ def test_outputs_are_permuted_by_name(kind, theirs, ours, order, caplog):
 
 
 def test_of_a_head_of_two_layers_only_the_last_has_outputs():
-    """`bertjax.models.label_heads.LabelHead`, whose first layer is kept for other classes too."""
+    """`bertjax.models.other_heads.LabelHead`, whose first layer is kept for other classes too."""
     config, first = config_of({"toy": task("classification", "cab")}), {"transform": {"kernel": np.eye(3)}}
     params = params_with("classification", "classifier", outputs=3)
     params["heads"]["classification"] |= first

@@ -11,8 +11,8 @@ import pytest
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.training.optim.by_path import by_depth
 from bertjax.training.optim.config import Multiplier, OptimizerConfig
-from bertjax.training.optim.optimizer import decay_mask, make_optimizer
-from bertjax.training.param_paths import map_with_path
+from bertjax.training.optim.optimizer import make_optimizer
+from bertjax.training.param_paths import decay_mask, map_with_path
 from tests import batches
 
 CONFIG = OptimizerConfig(b1=0.8, b2=0.95, weight_decay=0.1, clip_norm=0.5)

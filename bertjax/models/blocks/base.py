@@ -58,7 +58,7 @@ class Block(Kind, abc.ABC):
       has_final_norm: whether the encoder has a norm after the last layer.
       has_pooler: whether a dense layer pools the state of [CLS] for heads on whole examples (Devlin et al., 2019).
       example_head, token_head: classes of heads that predict labels of examples or tokens, see
-        `bertjax.models.label_heads`; None for linear ones.
+        `bertjax.models.other_heads`; None for linear ones.
       masked_lm_head: class of the head that predicts tokens, see `bertjax.models.heads`; None for BERT's.
       has_query_stream: whether layers compute a second state per predicted token, see `bertjax.models.streams`.
       has_compensation: whether attention can read predicted tokens beside the symbols in their place, see

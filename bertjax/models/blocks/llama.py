@@ -18,11 +18,10 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import dropout, split
 from bertjax.models.embeddings import EmbeddingLayer, Embeddings, rows
 from bertjax.models.execution import kept
-from bertjax.models.label_heads import HiddenLayerHead
 from bertjax.models.layers import normalization
+from bertjax.models.other_heads import BiasedDecoderHead, DecoderHead, HiddenLayerHead
 from bertjax.models.rotary import check_rotary, rotary_at
 from bertjax.models.visibility import LayerInputs
-from bertjax.models.vocabulary_heads import BiasedDecoderHead, DecoderHead
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting
 

@@ -17,8 +17,8 @@ import jax
 from bertjax.models import mixing
 from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import FlopsPart, head_products
-from bertjax.models.label_heads import with_outputs
 from bertjax.models.model import HeadSpec, Model
+from bertjax.models.other_heads import with_outputs
 from bertjax.models.taps import HIDDEN
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.distill.losses import TeacherLoss, Values

@@ -17,9 +17,9 @@ from bertjax.data.labeled.texts import IS_LABELED
 from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import dropout, split
 from bertjax.models.flops import FlopsPart, label_products, pooler_products
-from bertjax.models.label_heads import label_head
 from bertjax.models.mixing import ScalarMix, encode_layers
 from bertjax.models.model import HeadSpec, Model
+from bertjax.models.other_heads import label_head
 from bertjax.models.pooling import mean_of_examples
 from bertjax.objectives.base import Arrays, Objective, Traits
 from bertjax.objectives.outputs import RecordScores

@@ -22,8 +22,8 @@ from bertjax.models.config import VOCABULARY_MULTIPLE, EncoderConfig
 from bertjax.models.dropout import bits, split
 from bertjax.models.flops import FlopsPart, head_products
 from bertjax.models.heads import masked_lm_head
-from bertjax.models.label_heads import DetectionHead
 from bertjax.models.model import HeadSpec, Model
+from bertjax.models.other_heads import DetectionHead
 from bertjax.models.tracing import with_possible_attention
 from bertjax.objectives.base import Arrays, joined
 from bertjax.objectives.losses import binary_term

@@ -16,7 +16,7 @@ from bertjax.data.masking import Masking, SpanMasking, mask
 from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import FlopsPart, head_products
 from bertjax.models.model import HeadSpec, Model
-from bertjax.models.vocabulary_heads import SpanBoundaryHead
+from bertjax.models.other_heads import SpanBoundaryHead
 from bertjax.objectives.base import Arrays, joined
 from bertjax.objectives.losses import classification_term
 from bertjax.objectives.pretraining.mlm import MaskedLM

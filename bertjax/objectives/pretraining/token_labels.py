@@ -11,8 +11,8 @@ from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking import mask
 from bertjax.data.store import TokenStore
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.models.label_heads import DetectionHead
 from bertjax.models.model import HeadSpec
+from bertjax.models.other_heads import DetectionHead
 from bertjax.objectives.base import Traits
 from bertjax.objectives.losses import binary_term
 from bertjax.objectives.pretraining.mlm import MaskedLM, majority

@@ -11,15 +11,7 @@ from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.optim.ema import average_params
 from bertjax.training.optim.freezing import freeze
 from bertjax.training.optim.outside import outside_optimizer
-from bertjax.training.param_paths import map_with_path, matches
-
-# Not relative attention biases, which XLNet decays (`include_in_weight_decay` in zihangdai/xlnet, model_utils.py).
-_IS_UNSCALED = matches(r"^scores/|(^|(?<!/relative)/)(\w*bias|scale)$")
-
-
-def decay_mask(params: dict) -> dict:
-    """Return True for params with weight decay: all except biases, layer norms and pruning scores."""
-    return map_with_path(lambda path, _: not _IS_UNSCALED(path), params)
+from bertjax.training.param_paths import decay_mask, is_decayed
 
 
 def make_optimizer(config: OptimizerConfig, counts_by_leaf: bool = False) -> optax.GradientTransformation:
@@ -76,7 +68,7 @@ def trust_ratio(path: str, param: jax.Array, update: jax.Array) -> jax.Array:
     Returns:
       A scalar, or [L, 1, ...] for stacked layers.
     """
-    if _IS_UNSCALED(path):
+    if not is_decayed(path):
         return jnp.ones(())
     axes = tuple(range(1, param.ndim)) if IS_STACKED(path) else None
     param_norm, update_norm = (jnp.sqrt(jnp.sum(x**2, axis=axes, keepdims=axes is not None)) for x in (param, update))

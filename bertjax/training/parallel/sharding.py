@@ -1,6 +1,5 @@
 """Sharding rules: one table that maps every array path to a partition spec on the mesh."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,9 +10,8 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.mesh import BATCH_AXES
+from bertjax.training.parallel.strategy import Rules, spec_of
 from bertjax.training.param_paths import map_with_path
-
-Rules = Sequence[tuple[str, P]]
 
 # The first matching rule applies. Stacked kernels start with the layer axis. The last axis stays unsharded if there is
 # a choice: a TPU stores it in tiles of 128, which a small shard would not fill.
@@ -38,25 +36,6 @@ COUNT_RULES: Rules = ((r"(^|/)count/", P()),)
 # that an optimizer keeps besides moments.
 _REPLICATED = ("heads", "lora", "projections", "slots", "encoder/layers", "encoder/embeddings", "opt_state")
 HEAD_RULES: Rules = tuple((rf"(^|/){root}/", P()) for root in _REPLICATED)
-
-
-def spec_of(path: str, leaf: Any, rules: Rules) -> P:
-    """Return the partition spec of an array in a state or in params, by the first rule that matches its path.
-
-    Scalars are replicated.
-
-    Raises:
-      UserError: no rule matches; the message has the line to add.
-    """
-    if leaf.ndim == 0:
-        return P()
-    for pattern, spec in rules:
-        if re.search(pattern, path):
-            # An optimizer's state may have fewer axes than its parameter, such as Adafactor's means over rows.
-            return spec if len(spec) <= leaf.ndim else P()
-    raise UserError(
-        f'no sharding rule covers {path!r}; add (r"{path}$", P()) to sharding_rules in the traits of the objective'
-    )
 
 
 def shardings(tree: Any, rules: Rules, mesh: Mesh) -> Any:

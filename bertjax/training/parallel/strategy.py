@@ -13,7 +13,8 @@ the compiler. The optimizer is elementwise on shards of weights and moments, so 
 
 import dataclasses
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -24,11 +25,32 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from bertjax.models.execution import GATHERED
+from bertjax.runtime.errors import UserError
 from bertjax.runtime.mesh import AXES, BATCH_AXES
-from bertjax.training.parallel.sharding import Rules, spec_of
 from bertjax.training.param_paths import map_with_path
 
+# (regular expression for paths, partition spec) of params and of all arrays of a state; the first match applies.
+Rules = Sequence[tuple[str, P]]
 _LAYERS = "encoder/layers/"
+
+
+def spec_of(path: str, leaf: Any, rules: Rules) -> P:
+    """Return the partition spec of an array in a state or in params, by the first rule that matches its path.
+
+    Scalars are replicated.
+
+    Raises:
+      UserError: no rule matches; the message has the line to add.
+    """
+    if leaf.ndim == 0:
+        return P()
+    for pattern, spec in rules:
+        if re.search(pattern, path):
+            # An optimizer's state may have fewer axes than its parameter, such as Adafactor's means over rows.
+            return spec if len(spec) <= leaf.ndim else P()
+    raise UserError(
+        f'no sharding rule covers {path!r}; add (r"{path}$", P()) to sharding_rules in the traits of the objective'
+    )
 
 
 @dataclasses.dataclass(frozen=True)
