@@ -18,8 +18,8 @@ from bertjax.models.embeddings import check_ids
 from bertjax.models.execution import POLICIES, save_all_but_gathered
 from bertjax.models.kernels import PLAIN, implementation_at
 from bertjax.models.layers import ACTIVATIONS, Dense, normalization
-from bertjax.models.streams import CompensatedStreams, Streams
-from bertjax.models.visibility import LayerInputs, Queries, Visibility, at_columns
+from bertjax.models.streams import Streams
+from bertjax.models.visibility import LayerInputs, Queries, Visibility
 
 
 class Encoded(NamedTuple):
@@ -54,7 +54,7 @@ class _Tokens(NamedTuple):
 
     visibility: Visibility
     positions: Any
-    streams: Streams | CompensatedStreams | None = None
+    streams: Streams | None = None
 
 
 def first_positions(config: EncoderConfig, key: jax.Array, zeros_BT: jax.Array) -> Any:
@@ -110,9 +110,7 @@ class Encoder(nn.Module):
         summary_positions_BN: jax.Array | None = None,
         *,
         read_BK: jax.Array | None = None,
-        rank_BT: jax.Array | None = None,
-        memory_BT: jax.Array | None = None,
-        answers_BK: jax.Array | None = None,
+        streams: Any = None,
         key: jax.Array | None = None,
     ) -> Encoded:
         """Encode a batch.
@@ -124,16 +122,15 @@ class Encoder(nn.Module):
           summary_positions_BN: int, column of each example's [CLS]; column 0 by default. Unless the encoder is
             bidirectional, only its shape matters: the last token of each example is pooled.
           read_BK: int, positions whose hidden states are returned; all by default.
-          rank_BT: int, XLNet's order: states at `read_BK` are the query stream's, nothing is pooled; see `Streams`.
-          memory_BT: bool, tokens whose states pass no gradient on; only with `rank_BT`.
-          answers_BK: int, MPNet's predicted tokens, which others replace at `read_BK`; see `CompensatedStreams`.
+          streams: the order in which XLNet or MPNet predicts tokens. The states that are returned are then those of
+            the query stream at these tokens, and nothing is pooled.
           key: dropout key, or keys [B], one per row; None disables dropout.
 
         Raises:
           ValueError: the arguments or the taps contradict each other or the config.
         """
         block, to_capture = self.config.block, taps.names_of(self)
-        self._check(to_capture, tokens_BT.shape[1], positions_BT, read_BK, rank_BT, memory_BT, answers_BK)
+        self._check(to_capture, tokens_BT.shape[1], positions_BT, streams)
         segments_BT = jnp.zeros_like(tokens_BT) if segments_BT is None else jnp.asarray(segments_BT)  # may be NumPy's
         columns_BT = jnp.broadcast_to(jnp.arange(tokens_BT.shape[1]), tokens_BT.shape)
         positions_BT = columns_BT if positions_BT is None else positions_BT
@@ -141,30 +138,19 @@ class Encoder(nn.Module):
         if summary_positions_BN is None:
             summary_positions_BN = jnp.zeros((tokens_BT.shape[0], 1), jnp.int32)
         direction = self.config.direction
-        order_BT = rank_BT if direction == BIDIRECTIONAL else ranks_of(direction)(columns_BT, segments_BT)
+        rank_BT = None if direction == BIDIRECTIONAL else ranks_of(direction)(columns_BT, segments_BT)
         texts_BT = block.texts(examples_BT, segments_BT)
         summary_BM = block.summary_columns(self.config, texts_BT, summary_positions_BN)
 
         embedding_key, *layer_keys = [None] if key is None else split(key, self.config.layers + 1)
-        two_streams = rank_BT is not None and key is not None
-        embedding_key, query_key = split(cast(jax.Array, embedding_key), 2) if two_streams else (embedding_key, None)
-        places = positions_BT, segments_BT
-        hidden_BTD = self._embed(tokens_BT, *places, embedding_key, examples_BT)
+        places, row = (positions_BT, segments_BT), (tokens_BT, positions_BT, segments_BT, examples_BT)
         positions = block.positions(self.config, *places) if self.shared is None else self.shared(*places)
-        tokens = _Tokens(Visibility(texts_BT, rank_BT=order_BT), positions)
-        if rank_BT is not None:
-            read_BK = cast(jax.Array, read_BK)
-            if answers_BK is None:
-                streams = Streams(read_BK, rank_BT, memory_BT)
-                hidden_BTD = streams.begin(hidden_BTD, self.embeddings.query, self.config.dropout, query_key)
-            else:
-                streams = CompensatedStreams(read_BK, rank_BT, answers_BK >= 0)
-                *at_read, examples_BK = (at_columns(values_BT, read_BK) for values_BT in (*places, examples_BT))
-                answers_BKD = self._embed(jnp.maximum(answers_BK, 0), *at_read, query_key, examples_BK)
-                hidden_BTD = streams.begin(hidden_BTD, answers_BKD)
-                tokens = _Tokens(streams.visibility(texts_BT), tokens.positions._replace(further_BK=read_BK))
-            tokens = tokens._replace(streams=streams)
-            return Encoded(self._run_stack(hidden_BTD, tokens, layer_keys, read_BK, to_capture), None)
+        if streams is not None:
+            hidden_BSD = streams.begin(self, row, embedding_key)
+            tokens = _Tokens(streams.visibility(texts_BT), streams.placed(positions), streams)
+            return Encoded(self._run_stack(hidden_BSD, tokens, layer_keys, streams.columns_BK, to_capture), None)
+        hidden_BTD = self.embed(*row, embedding_key)
+        tokens = _Tokens(Visibility(texts_BT, rank_BT=rank_BT), positions)
         if read_BK is None:
             hidden = self._run_stack(hidden_BTD, tokens, layer_keys, None, to_capture)
             summary_BMD = jnp.take_along_axis(hidden, summary_BM[..., None], axis=1)
@@ -175,10 +161,10 @@ class Encoder(nn.Module):
             summary_BMD, hidden = jnp.split(read, [summary_BM.shape[1]], axis=1)
         return Encoded(hidden, self.pool(block.summaries(summary_BMD, texts_BT)))
 
-    def _embed(self, *inputs: jax.Array | None) -> jax.Array:
+    def embed(self, tokens_BT, positions_BT, segments_BT, examples_BT, key) -> jax.Array:
         """Return the states before the first layer, from what `embeddings` reads."""
-        check_ids("tokens_BT", inputs[0], self.config.vocab_size)
-        embedded = self.embeddings(*inputs)
+        check_ids("tokens_BT", tokens_BT, self.config.vocab_size)
+        embedded = self.embeddings(tokens_BT, positions_BT, segments_BT, key, examples_BT)
         return self.projection(embedded) if self.config.has_projection else embedded
 
     def pool(self, summary_BND: jax.Array) -> jax.Array | None:
@@ -190,7 +176,7 @@ class Encoder(nn.Module):
             return None
         return ACTIVATIONS[self.config.pooler_activation](self.pooler(summary_BND))
 
-    def _check(self, to_capture, seq_len, positions_BT, read_BK, rank_BT, memory_BT, answers_BK):
+    def _check(self, to_capture, seq_len, positions_BT, streams):
         most = self.config.max_positions if self.config.embeddings.has_position_table else seq_len
         if positions_BT is None and seq_len > most:
             raise ValueError(f"rows of {seq_len} tokens exceed the {most} positions; cut them, or pass positions_BT")
@@ -199,14 +185,12 @@ class Encoder(nn.Module):
                 f"attention={found} keeps no probabilities to capture; build the encoder with "
                 f'attention={PLAIN}, or name what to capture: "captured": {{"encoder": dict.fromkeys(["hidden"])}}'
             )
-        if answers_BK is not None and (rank_BT is None or read_BK is None or not self.config.block.has_compensation):
-            raise ValueError("answers_BK needs read_BK, rank_BT and model.block.kind=mpnet; pass and set all")
-        if rank_BT is not None and answers_BK is None and (read_BK is None or not self.config.block.has_query_stream):
-            raise ValueError("rank_BT needs read_BK, the predicted tokens, and model.block.kind=xlnet; set both")
-        if rank_BT is not None and (direction := self.config.direction) != BIDIRECTIONAL:
-            raise ValueError(f"rank_BT is an order of its own, and direction={direction} another; leave out one")
-        if memory_BT is not None and rank_BT is None:
-            raise ValueError("memory_BT needs rank_BT, the order in which tokens are predicted; pass both")
+        if streams is not None and type(streams) is not self.config.block.streams:
+            raise ValueError(
+                f"model.block.kind={self.config.block.kind} has no {type(streams).__name__}; leave them out"
+            )
+        if streams is not None and (direction := self.config.direction) != BIDIRECTIONAL:
+            raise ValueError(f"streams have an order of their own, and direction={direction} another; leave out one")
 
     def _run_stack(self, hidden_BTD, tokens, keys, read_BQ, to_capture):
         """Run all layers and the final norm; the last layer runs only at `read_BQ`, if given."""

@@ -90,7 +90,7 @@ class Model(nn.Module):
         self._heads = Heads(kinds, name="heads")
 
     def encode(
-        self, batch: Arrays, key: jax.Array | None = None, read: jax.Array | None = None, **streams: Any
+        self, batch: Arrays, key: jax.Array | None = None, read: jax.Array | None = None, streams: Any = None
     ) -> Encoded:
         """Run the encoder on a batch.
 
@@ -98,13 +98,13 @@ class Model(nn.Module):
           batch: arrays that every objective's batch has, see `_inputs_of`.
           key: dropout key; None disables dropout.
           read: int [B, K], positions whose hidden states are returned (the pooled [CLS] always is); None for all.
-          streams: `rank_BT`, `memory_BT` and `answers_BK` of XLNet and MPNet, see `Encoder`.
+          streams: the order in which XLNet or MPNet predicts tokens, see `Encoder`.
         """
         # A query stream exists only at the positions that are read, so it cannot compute all.
-        if self.computes_all and read is not None and not streams:
+        if self.computes_all and read is not None and streams is None:
             encoded = self.encoder(**_inputs_of(batch), key=key)
             return encoded._replace(hidden=jnp.take_along_axis(encoded.hidden, read[..., None], axis=1))
-        return self.encoder(**_inputs_of(batch), read_BK=read, **streams, key=key)
+        return self.encoder(**_inputs_of(batch), read_BK=read, streams=streams, key=key)
 
     def encode_by_generator(
         self, batch: Arrays, key: jax.Array | None = None, read: jax.Array | None = None

@@ -20,12 +20,13 @@ All see the rest of the row. So every state sees each position once: its token o
 query does not know that positions exist whose tokens come later in the order.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from bertjax.models.dropout import dropout
+from bertjax.models.dropout import dropout, split
 from bertjax.models.visibility import Queries, Visibility, at_columns
 
 
@@ -43,18 +44,27 @@ class Streams(NamedTuple):
     rank_BT: jax.Array
     memory_BT: jax.Array | None = None
 
-    def begin(self, hidden_BTD: jax.Array, query_D: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
+    def begin(self, encoder: Any, row: Sequence[jax.Array], key: jax.Array | None) -> jax.Array:
         """Return the states [B, T + K, D] before the first layer.
 
         Args:
-          hidden_BTD: token embeddings, after dropout.
-          query_D: initial query-stream state, the same for every predicted token except for dropout.
-          rate: dropout rate for the query stream.
+          encoder: embeds tokens, and has the first state of a query, the same for all but for dropout.
+          row: `tokens_BT`, `positions_BT`, `segments_BT` and `examples_BT`.
           key: dropout key; None for no dropout.
         """
-        shape = (*self.columns_BK.shape, query_D.shape[0])
-        query_BKD = dropout(jnp.broadcast_to(query_D.astype(hidden_BTD.dtype), shape), rate, key)
-        return jnp.concatenate([hidden_BTD, query_BKD], axis=1)
+        token_key, query_key = (None, None) if key is None else split(key, 2)
+        hidden_BTD = encoder.embed(*row, token_key)
+        query_D, shape = encoder.embeddings.query, (*self.columns_BK.shape, hidden_BTD.shape[-1])
+        query_BKD = jnp.broadcast_to(query_D.astype(hidden_BTD.dtype), shape)
+        return jnp.concatenate([hidden_BTD, dropout(query_BKD, encoder.config.dropout, query_key)], axis=1)
+
+    def visibility(self, texts_BT: jax.Array) -> Visibility:
+        """Return which token is visible from which rank on."""
+        return Visibility(texts_BT, rank_BT=self.rank_BT)
+
+    def placed(self, positions: Any) -> Any:
+        """Return what layers read about the positions of all content states, given those of the row."""
+        return positions
 
     def content(self, states_BSD: jax.Array) -> jax.Array:
         """Return the states that both streams attend to, [B, T, D]."""
@@ -84,37 +94,43 @@ class CompensatedStreams(NamedTuple):
     Attributes:
       columns_BK: int, columns of the predicted tokens.
       rank_BT: int, the place of each predicted token in the order, from 1 on; 0 for the other tokens.
-      is_used_BK: bool, False for empty places.
+      answers_BK: int, the predicted tokens themselves; -1 for empty places.
     """
 
     columns_BK: jax.Array
     rank_BT: jax.Array
-    is_used_BK: jax.Array
+    answers_BK: jax.Array
 
     @property
     def rank_BK(self) -> jax.Array:
         """Ranks of the predicted tokens."""
         return at_columns(self.rank_BT, self.columns_BK)
 
-    def begin(self, hidden_BTD: jax.Array, answers_BKD: jax.Array) -> jax.Array:
+    def begin(self, encoder: Any, row: Sequence[jax.Array], key: jax.Array | None) -> jax.Array:
         """Return the states [B, T + 2K, D] before the first layer: row, predicted tokens, query stream.
 
-        Args:
-          hidden_BTD: embeddings of the row. A query starts as the symbol in its column.
-          answers_BKD: embeddings of the predicted tokens.
+        A query starts as the symbol in its column. For the arguments see `Streams`.
         """
+        token_key, answer_key = (None, None) if key is None else split(key, 2)
+        hidden_BTD = encoder.embed(*row, token_key)
+        at_read = (at_columns(values_BT, self.columns_BK) for values_BT in row[1:])
+        answers_BKD = encoder.embed(jnp.maximum(self.answers_BK, 0), *at_read, answer_key)
         query_BKD = jnp.take_along_axis(hidden_BTD, self.columns_BK[..., None], axis=1)
         return jnp.concatenate([hidden_BTD, answers_BKD, query_BKD], axis=1)
 
     def visibility(self, texts_BT: jax.Array) -> Visibility:
         """Return which content state, of T + K, is visible from which rank on, and up to which."""
-        texts_BK = jnp.where(self.is_used_BK, at_columns(texts_BT, self.columns_BK), 0)
+        texts_BK = jnp.where(self.answers_BK >= 0, at_columns(texts_BT, self.columns_BK), 0)
         ends_BT, ends_BK = jnp.where(self.rank_BT > 0, self.rank_BT, _ALWAYS), jnp.full_like(self.rank_BK, _ALWAYS)
         return Visibility(
             jnp.concatenate([texts_BT, texts_BK], axis=1),
             rank_BT=jnp.concatenate([jnp.zeros_like(self.rank_BT), self.rank_BK], axis=1),
             end_BT=jnp.concatenate([ends_BT, ends_BK], axis=1),
         )
+
+    def placed(self, positions: Any) -> Any:
+        """Return what layers read about the positions of all content states, given those of the row."""
+        return positions._replace(further_BK=self.columns_BK)
 
     def content(self, states_BSD: jax.Array) -> jax.Array:
         """Return the states that both streams attend to, [B, T + K, D]."""

@@ -24,8 +24,8 @@ all layers can be captured.
 - `feedforward` [L, B, T, F]: intermediate activations after `feedforward_mask`; both mean a layer's last network.
 
 If only some positions are read, the last layer runs only there: L is one less, and `last` holds the last layer's values
-at its Q positions, the summaries followed by `read_BK` (T remains the axis of its keys and values). With `rank_BT`, the
-states are the T + K of both streams. LSTM layers have only `hidden` and `layer_mask`.
+at its Q positions, the summaries followed by `read_BK` (T remains the axis of its keys and values). With `streams`,
+the states are the T + K of both. LSTM layers have only `hidden` and `layer_mask`.
 """
 
 from collections.abc import Mapping

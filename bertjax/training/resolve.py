@@ -28,6 +28,7 @@ from bertjax.data.preparation.prepare import open_or_prepare
 from bertjax.data.preparation.spec import corpora, find, path_of, spec_of
 from bertjax.data.store import TokenStore
 from bertjax.data.tokenizer import Tokenizer
+from bertjax.models.streams import Streams
 from bertjax.objectives.base import Objective
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.embeddings import EmbeddingRegression
@@ -267,7 +268,7 @@ def _check_layout(config: Config, tokenizer: Tokenizer) -> None:
         raise UserError(
             f"{start}, and objective.kind=causal predicts the first token of a text from it; choose another tokenizer"
         )
-    if (segments := config.model.embeddings.segments) and not config.model.block.has_query_stream:
+    if (segments := config.model.embeddings.segments) and config.model.block.streams is not Streams:
         raise UserError(
             f"{start} and in a segment of its own, and the model has embeddings of {segments} segments; choose another "
             "tokenizer, or set model.embeddings.segments=0"

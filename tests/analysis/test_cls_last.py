@@ -27,6 +27,7 @@ from bertjax.models import taps
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.other_heads import VocabularyHead
+from bertjax.models.streams import Streams
 from tests.analysis.conftest import make
 
 MODEL = {
@@ -100,8 +101,8 @@ def log_probabilities(subject: Subject, text: str, columns_BK: list[list[int]]) 
     rows_BT = np.tile(row_of(subject, text), (len(columns_BK), 1))
     rank_BT = np.zeros_like(rows_BT)
     np.put_along_axis(rank_BT, np.array(columns_BK), 1, axis=1)
-    order = {"read_BK": np.array(columns_BK), "rank_BT": rank_BT}
-    encoded, _ = encode_rows(subject.encoder, subject.params["encoder"], rows_BT, **order)
+    streams = Streams(np.array(columns_BK), rank_BT)
+    encoded, _ = encode_rows(subject.encoder, subject.params["encoder"], rows_BT, streams=streams)
     params = {"params": subject.params["heads"]["plm"]}
     word_VE = subject.params["encoder"]["embeddings"]["word"]
     return np.asarray(jax.nn.log_softmax(VocabularyHead(subject.encoder).apply(params, encoded.hidden, word_VE)))

@@ -9,6 +9,7 @@ import numpy as np
 from bertjax.models.blocks.mpnet import MPNetBlock, bucket_of
 from bertjax.models.encoder import Encoder
 from bertjax.models.presets import PRESETS
+from bertjax.models.streams import CompensatedStreams
 from tests.models.encoding import encode, params_of
 
 # Buckets widen from distance 2 on, and end at 6.
@@ -28,10 +29,11 @@ READ_BK = np.array([[2, 4, 5, 8, 10, 0]])  # the last place is empty
 ANSWERS_BK = np.array([[30, 31, 32, 33, 34, -1]])
 RANK_BT = np.array([[0, 0, 2, 0, 3, 1, 0, 0, 1, 0, 2, 0, 0, 0]])
 RANK_BK = RANK_BT[0, READ_BK[0]]
+STREAMS = CompensatedStreams(READ_BK, RANK_BT, ANSWERS_BK)
 
 
 def predict(params, batch=BATCH, config=CONFIG, **others):
-    return encode(config, params, batch, read_BK=READ_BK, rank_BT=RANK_BT, answers_BK=ANSWERS_BK, **others).hidden[0]
+    return encode(config, params, batch, streams=STREAMS, **others).hidden[0]
 
 
 def test_attention_has_the_bias_of_each_distance_in_every_layer():

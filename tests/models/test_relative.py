@@ -38,8 +38,8 @@ def encode(config, params, tokens_BT=TOKENS_BT, segments_BT=None, examples_BT=EX
     return Encoder(config).apply({"params": params}, tokens_BT, segments_BT, None, examples_BT, **others)
 
 
-def predict(config, params, tokens_BT=TOKENS_BT, **others):
-    return encode(config, params, tokens_BT, read_BK=READ_BK, rank_BT=RANK_BT, **others).hidden
+def predict(config, params, tokens_BT=TOKENS_BT, memory_BT=None, **others):
+    return encode(config, params, tokens_BT, streams=Streams(READ_BK, RANK_BT, memory_BT), **others).hidden
 
 
 def reached(of_states, config=CONFIG) -> np.ndarray:
@@ -95,7 +95,8 @@ def test_a_content_state_sees_earlier_tokens_of_the_order_and_itself():
 
     def states(params):
         hidden_BTD = params["embeddings"]["word"][TOKENS_BT]
-        hidden_BSD = streams.begin(hidden_BTD, params["embeddings"]["query"], 0.0, None)
+        query_BKD = jnp.broadcast_to(params["embeddings"]["query"], (1, READ_BK.size, CONFIG.width))
+        hidden_BSD = jnp.concatenate([hidden_BTD, query_BKD], axis=1)
         for number in range(2):
             layer = jax.tree.map(lambda leaf, number=number: leaf[number], params["layers"])
             visibility = Visibility(EXAMPLES_BT, rank_BT=RANK_BT)

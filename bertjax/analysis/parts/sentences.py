@@ -20,6 +20,7 @@ from bertjax.analysis.subject import Subject, captured
 from bertjax.data.labeled.questions import Questions
 from bertjax.models import replacing
 from bertjax.models.model import Model
+from bertjax.models.streams import Streams
 from bertjax.objectives.base import Arrays
 from bertjax.objectives.finetuning.base import MIX, ExampleObjective
 from bertjax.objectives.finetuning.multi_label import MultiLabel
@@ -58,7 +59,7 @@ class Answers:
             return "has no head for masked tokens, classes of sentences or numbers"
         # ELECTRA's generator is a second encoder, and XLNet predicts from a second stream. Neither can be attributed to
         # the embeddings of this encoder.
-        if "generator" in subject.export.params or subject.encoder.block.has_query_stream:
+        if "generator" in subject.export.params or subject.encoder.block.streams is Streams:
             return "predicts masked tokens by a second encoder or stream"
         return ""
 

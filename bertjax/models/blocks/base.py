@@ -60,9 +60,7 @@ class Block(Kind, abc.ABC):
       example_head, token_head: classes of heads that predict labels of examples or tokens, see
         `bertjax.models.other_heads`; None for linear ones.
       masked_lm_head: class of the head that predicts tokens, see `bertjax.models.heads`; None for BERT's.
-      has_query_stream: whether layers compute a second state per predicted token, see `bertjax.models.streams`.
-      has_compensation: whether attention can read predicted tokens beside the symbols in their place, see
-        `bertjax.models.streams`.
+      streams: class of the streams of states that layers can compute (`bertjax.models.streams`); None for one only.
       has_shared_heads: whether heads have parameters that all layers share, so that each layer has the same heads.
     """
 
@@ -82,8 +80,7 @@ class Block(Kind, abc.ABC):
     example_head: ClassVar[type[nn.Module] | None] = None
     token_head: ClassVar[type[nn.Module] | None] = None
     masked_lm_head: ClassVar[type[nn.Module] | None] = None
-    has_query_stream: ClassVar[bool] = False
-    has_compensation: ClassVar[bool] = False
+    streams: ClassVar[type | None] = None
     has_shared_heads: ClassVar[bool] = False
 
     @abc.abstractmethod

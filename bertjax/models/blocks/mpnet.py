@@ -17,6 +17,7 @@ from bertjax.models.bert import BertLayer, products
 from bertjax.models.blocks.base import Block, check_has_positions, check_heads
 from bertjax.models.config import EncoderConfig
 from bertjax.models.relative import columns_of, relative_shift
+from bertjax.models.streams import CompensatedStreams
 from bertjax.models.visibility import Placed, Queries
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting
@@ -37,7 +38,7 @@ class MPNetBlock(Block):
 
     has_attention_terms = True
     has_shared_heads = True
-    has_compensation = True
+    streams = CompensatedStreams
 
     def check(self, config):
         check_heads(config)

@@ -14,6 +14,7 @@ from bertjax.models.blocks.llama import WordEmbeddingLayer
 from bertjax.models.config import EncoderConfig
 from bertjax.models.embeddings import Embeddings
 from bertjax.models.relative import relative_positions
+from bertjax.models.streams import Streams
 from bertjax.runtime.errors import UserError
 
 
@@ -25,7 +26,7 @@ class XLNetBlock(Block):
 
     has_attention_biases = False
     has_attention_terms = True
-    has_query_stream = True
+    streams = Streams
 
     def check(self, config):
         check_heads(config)
@@ -56,7 +57,7 @@ class XLNetEmbeddings(Embeddings):
 
     def check(self, config):
         super().check(config)
-        if not config.block.has_query_stream:
+        if config.block.streams is not Streams:
             raise UserError(
                 "model.embeddings.kind=xlnet leaves positions and segments to the attention of model.block.kind=xlnet, "
                 f"not {config.block.kind}; set model.embeddings.kind=bert"

@@ -45,6 +45,7 @@ from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.flops import FlopsPart
 from bertjax.models.model import HeadSpec, Model
 from bertjax.models.other_heads import VocabularyHead
+from bertjax.models.streams import CompensatedStreams, Streams
 from bertjax.objectives.base import Arrays, Traits
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import UserError
@@ -92,7 +93,7 @@ class PermutationLM(MaskedLM):
             than its layers.
         """
         # A query that sees no token of its own must know its place.
-        check_encoder(config, "permutation", "xlnet", config.block.has_query_stream)
+        check_encoder(config, "permutation", "xlnet", Streams)
         if config.embedded_width != config.width:
             raise UserError(
                 f"objective.kind=permutation multiplies states by word embeddings, and model.embeddings.width="
@@ -104,11 +105,12 @@ class PermutationLM(MaskedLM):
         """Return {`plm`: logits_BKV at the predicted positions}."""
         # Rank 0 marks the memory. Padding has it too, but no token sees padding.
         memory_BT = batch["rank_BT"] == 0 if self.memory else None
-        return {"plm": super().mlm_logits(model, batch, key, rank_BT=batch["rank_BT"], memory_BT=memory_BT)}
+        streams = Streams(batch["plm_positions_BK"], batch["rank_BT"], memory_BT)
+        return {"plm": super().mlm_logits(model, batch, key, streams=streams)}
 
     def mlm_logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> jax.Array:
         """Return logits_BKV at the predicted positions, each predicted from all tokens that are not."""
-        return super().mlm_logits(model, batch, key, rank_BT=_last(batch))
+        return super().mlm_logits(model, batch, key, streams=Streams(batch["plm_positions_BK"], _last(batch)))
 
     def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
         return tuple(part._replace(queries=True) for part in super().flops_parts(config))
@@ -166,14 +168,14 @@ def order(ragged: Ragged, draw: Draw, ordered: np.ndarray) -> np.ndarray:
     return places
 
 
-def check_encoder(config: EncoderConfig, objective: str, block: str, has_streams: bool) -> None:
+def check_encoder(config: EncoderConfig, objective: str, block: str, streams: type) -> None:
     """Raise UserError if an encoder cannot predict tokens in a random order.
 
     Args:
       objective, block: kinds of the objective and of the block that it needs.
-      has_streams: whether the block of `config` computes the streams of states that the objective reads.
+      streams: the streams of states that the objective reads.
     """
-    if not has_streams:
+    if config.block.streams is not streams:
         raise UserError(
             f"objective.kind={objective} needs model.block.kind={block}, not {config.block.kind}; "
             f"model.preset={block}_base has it"
@@ -209,13 +211,14 @@ class PermutedMaskedLM(MaskedLM):
         Raises:
           UserError: the encoder's attention cannot read predicted tokens beside the row, or it reads in one direction.
         """
-        check_encoder(config, "permuted_mlm", "mpnet", config.block.has_compensation)
+        check_encoder(config, "permuted_mlm", "mpnet", CompensatedStreams)
         return super().heads(config)
 
     def logits(self, model: Model, batch: Arrays, key: jax.Array | None = None) -> Arrays:
         """Return {`mlm`: logits_BKV of the query stream}."""
         answers_BK = jnp.where(batch["mlm_weights_BK"] > 0, batch["mlm_labels_BK"], -1)
-        return {"mlm": self.mlm_logits(model, batch, key, rank_BT=batch["rank_BT"], answers_BK=answers_BK)}
+        streams = CompensatedStreams(batch["mlm_positions_BK"], batch["rank_BT"], answers_BK)
+        return {"mlm": self.mlm_logits(model, batch, key, streams=streams)}
 
     def flops_parts(self, config: EncoderConfig):
         return tuple(part._replace(queries=True, answers=True) for part in super().flops_parts(config))

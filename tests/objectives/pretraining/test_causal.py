@@ -14,6 +14,7 @@ from bertjax.data.batch import Draw, place
 from bertjax.models import replacing
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
+from bertjax.models.streams import Streams
 from bertjax.objectives.pretraining.causal import CausalLM, MaskedNextToken, NextToken
 from bertjax.objectives.pretraining.diffusion import MaskedDiffusion
 from bertjax.objectives.pretraining.mlm import MaskedLM
@@ -110,9 +111,9 @@ def test_what_cannot_read_in_this_order_is_refused():
     with pytest.raises(ValueError, match=message):
         jax.eval_shape(Encoder(encoder).init, jax.random.key(0), jnp.zeros((1, 256), jnp.int32))
     relative = Encoder(dataclasses.replace(ENCODER, **batches.RELATIVE))
-    with pytest.raises(ValueError, match="rank_BT is an order of its own"):
+    with pytest.raises(ValueError, match="^streams have an order of their own, and direction="):
         zeros = jnp.zeros((1, 4), jnp.int32)
-        jax.eval_shape(lambda: relative.init(jax.random.key(0), zeros, rank_BT=zeros, read_BK=zeros))
+        jax.eval_shape(lambda: relative.init(jax.random.key(0), zeros, streams=Streams(zeros, zeros)))
 
 
 NEXT_TOKEN_ENCODER = dataclasses.replace(batches.ENCODER, vocab_size=ragged.VOCABULARY.size, init_stddev=0.5)

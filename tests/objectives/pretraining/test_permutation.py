@@ -192,7 +192,7 @@ def test_every_query_sees_each_position_once_also_beyond_the_capacity():
     batch = features_of_permuted_mlm(PermutedMaskedLM(masking=Tight(rate=0.4)))
     assert (batch["mlm_dropped_B"] > 0).all()
     columns_BK = batch["mlm_positions_BK"]
-    streams = CompensatedStreams(columns_BK, batch["rank_BT"], batch["mlm_weights_BK"] > 0)
+    streams = CompensatedStreams(columns_BK, batch["rank_BT"], batch["mlm_weights_BK"] - 1)
     queries = streams.queries(np.zeros((4, 64 + 2 * 8, 1)), is_last=True)
     visible = np.asarray(streams.visibility(batch["examples_BT"]).mask_BQT(queries.columns_BQ, queries.rank_BQ))
     for row, used in zip(*np.nonzero(batch["mlm_weights_BK"])):

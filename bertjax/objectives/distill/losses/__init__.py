@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from bertjax.config.registry import Kind, Union
 from bertjax.models.config import EncoderConfig
 from bertjax.models.mixing import OUTPUT
+from bertjax.models.streams import Streams
 from bertjax.objectives.losses import Sums
 from bertjax.runtime.errors import UserError, shorten
 from bertjax.runtime.setting import check, setting
@@ -89,7 +90,7 @@ class TeacherLoss(Kind):
     def reason_against(self, config: EncoderConfig) -> str:
         """Return what keeps the loss from reading a model of this architecture, and a remedy; empty if nothing does."""
         of_layers = set(self.captures) - {OUTPUT}
-        if of_layers and config.block.has_query_stream:
+        if of_layers and config.block.streams is Streams:
             return f"model.block.kind={config.block.kind} with a second stream; use kind=logits, output or token_logits"
         if lacking := of_layers - set(config.block.captures):
             return f"model.block.kind={config.block.kind} without {shorten(sorted(lacking))}; use kind=logits or hidden"

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict
 
+from bertjax.models.streams import Streams
 from bertjax.models.vocabulary import encoder_shapes
 from bertjax.objectives.distill.losses import Pairs, Values
 from bertjax.objectives.distill.losses.layers import MappedLoss
@@ -60,7 +61,7 @@ class Parameters(MappedLoss):
     def reason_against(self, config):
         if config.sharing != "none":
             return f"model.sharing={config.sharing}, and not parameters for each layer; use kind=hidden"
-        return f"model.block.kind={config.block.kind}; use kind=logits" if config.block.has_query_stream else ""
+        return f"model.block.kind={config.block.kind}; use kind=logits" if config.block.streams is Streams else ""
 
     def check(self, student, teacher):
         super().check(student, teacher)
