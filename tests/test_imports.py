@@ -16,8 +16,7 @@ ALLOWED = {
     "runtime": "",  # errors, storage, locks, platform: imports nothing of the rest
     "analysis.page": "runtime",
     "config": "",  # a new module there needs an entry of its own
-    "config.user_code": "runtime",
-    "config.registry": "runtime config.user_code",
+    "config.registry": "runtime",
     "config.typed": "runtime config.registry",
     "config.private_paths": "",
     "data": "runtime config.registry config.private_paths",  # knows no model
@@ -28,32 +27,29 @@ ALLOWED = {
     "training.schedule_kinds": "runtime training.schedules",
     "training.param_paths": "runtime models",
     "training.config": "runtime data models training.param_paths",
-    "training.optim": "runtime config.user_code config.registry training.schedules training.param_paths "
-    "training.config",
+    "training.optim": "runtime config.registry training.schedules training.param_paths training.config",
     "training.lora": "runtime training.param_paths",
     "training.pruning": "runtime training.param_paths",
     "training.quantization": "runtime models",
     "training.model_params": "models training.optim training.lora training.pruning training.quantization",
-    "training.stages": "data training.schedules training.config training.optim",
-    "training.stage_encoders": "runtime models training.config",
+    "training.stages": "runtime data models training.schedules training.config training.optim",
     "config.row_lengths": "runtime config.typed data models training.config",
-    "config.task": "runtime data objectives training.config",
-    "config.task_checks": "runtime data models objectives training.config config.task",
+    "config.task": "runtime data models objectives training.config",
     "config.config": "runtime config.registry config.typed data models objectives training.schedules "
     "training.config training.optim training.lora training.pruning training.quantization training.stages "
-    "training.stage_encoders config.row_lengths config.task config.task_checks",
+    "config.row_lengths config.task",
     "training.parallel": "runtime data models training.config training.param_paths",
     "training.state": "training.parallel",
     "training.run": "runtime config.registry config.typed data config.private_paths config.export training.config "
     "training.lora training.pruning training.quantization training.model_params training.stages "
-    "training.stage_encoders config.config training.param_paths training.parallel training.state",
+    "config.config training.param_paths training.parallel training.state",
     "config.settings": "runtime config.registry config.typed config.config",
     "inference.records": "runtime data",
     "serving": "runtime config.typed data inference.records",  # ONNX files, without JAX
     "interop": "serving runtime data models config.private_paths config.export training.config config.config",
     "config.opening": "runtime data models config.private_paths config.export config.config training.run interop",
     "config.config_file": "runtime config.typed data models config.row_lengths config.config config.opening",
-    "training": "runtime config.user_code config.registry config.typed data models config.export objectives "
+    "training": "runtime config.registry config.typed data models config.export objectives "
     "training.schedules training.config training.optim training.lora training.pruning training.quantization "
     "training.model_params training.stages config.config training.param_paths training.parallel training.state "
     "training.run config.opening",

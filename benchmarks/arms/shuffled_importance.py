@@ -1,4 +1,4 @@
-"""Write an importance.json in random order, by which heads and neurons are cut at random.
+"""Write an cut.json in random order, by which heads and neurons are cut at random.
 
     python -m benchmarks.arms.shuffled_importance MODEL IMPORTANCE SHUFFLED SEED
 
@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from bertjax.config.opening import SavedModel
-from bertjax.models import importance
+from bertjax.models import cut
 from bertjax.models.config import EncoderConfig
 
 
 def shuffle(source: os.PathLike, target: os.PathLike, encoder: EncoderConfig, seed: int) -> None:
     """Write the file of an encoder with the numbers of each layer in random order."""
-    read, draw = importance.read(source, encoder), np.random.default_rng(seed)
+    read, draw = cut.read_importance(source, encoder), np.random.default_rng(seed)
     heads, neurons = (draw.permuted(numbers, axis=1) for numbers in (read.heads, read.neurons))
     Path(target).write_bytes(dataclasses.replace(read, heads=heads, neurons=neurons).to_json())
 

@@ -44,8 +44,10 @@ CORE = [
     ),
     Mutant(_STRATEGY, 'self.psum(leaf.astype(self.reduction), ("data",)).astype', "leaf.astype", _SHARDING),
     Mutant("training/run/metrics.py", "        self._clock = now\n", "", "training/run/test_metrics.py"),
-    Mutant("models/relative.py", "bias_BHQT.astype(jnp.float32) * channels**-0.5", "bias_BHQT", _RELATIVE),
-    Mutant("models/relative.py", "same[..., None], other[..., None]", "other[..., None], same[..., None]", _RELATIVE),
+    Mutant("models/blocks/xlnet.py", "bias_BHQT.astype(jnp.float32) * channels**-0.5", "bias_BHQT", _RELATIVE),
+    Mutant(
+        "models/blocks/xlnet.py", "same[..., None], other[..., None]", "other[..., None], same[..., None]", _RELATIVE
+    ),
     Mutant(
         "objectives/losses.py", "second.astype(jnp.float32))) * weights)", "second.astype(jnp.float32))))", "objectives"
     ),
@@ -152,7 +154,10 @@ CORE = [
         "models objectives/finetuning",
     ),
     Mutant(
-        "models/relative.py", "angles_RC = (seq_len - jnp.arange", "angles_RC = (seq_len - 1 - jnp.arange", _RELATIVE
+        "models/blocks/xlnet.py",
+        "angles_RC = (seq_len - jnp.arange",
+        "angles_RC = (seq_len - 1 - jnp.arange",
+        _RELATIVE,
     ),
     # Objectives.
     Mutant(

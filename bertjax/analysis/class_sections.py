@@ -18,7 +18,7 @@ from bertjax.objectives.finetuning import calibration
 from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime import storage
 from bertjax.runtime.errors import UserError, cut_text
-from bertjax.training.results import folds, label_errors
+from bertjax.training.results import folds, labeled_block
 from bertjax.training.results.classes import ClassReport, has_probabilities, report_of
 from bertjax.training.run.record import RunRecord, read_record
 from bertjax.training.run.workdir import Workdir, read_json, read_jsonl
@@ -90,12 +90,12 @@ def section_of(
     blocks: list[Figure | Table] = [_scores(report), _confusion(report)]
     if has_probabilities(task, predictions):
         label, texts = task.examples.label, task.examples.inputs
-        probabilities_MC, labels_M = label_errors.arrays_of(predictions, label)
+        probabilities_MC, labels_M = labeled_block.arrays_of(predictions, label)
         confidences_M = probabilities_MC.max(axis=1)
         is_right_M = probabilities_MC.argmax(axis=1) == labels_M
         error = calibration.expected_calibration_error(probabilities_MC, labels_M)
         wrong = [index for index in np.argsort(-confidences_M, kind="stable") if not is_right_M[index]][:_SHOWN]
-        suspects = label_errors.suspect_records(predictions, label)
+        suspects = labeled_block.suspect_records(predictions, label)
         blocks += [
             _reliability(confidences_M, is_right_M, error),
             _threshold(confidences_M, is_right_M, _setting(task, metrics)),

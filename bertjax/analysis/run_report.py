@@ -19,7 +19,7 @@ from bertjax.config import config_file
 from bertjax.config.config import Config, plain
 from bertjax.config.settings import settings_of
 from bertjax.data import tokenizer
-from bertjax.data.inspect.show import originals_of
+from bertjax.data.inspect.report import originals_of
 from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.pipeline import Feed
 from bertjax.data.preparation.spec import corpora, find

@@ -10,7 +10,7 @@ from bertjax.analysis.parts import part_of
 from bertjax.analysis.reduce import Progress, hide
 from bertjax.analysis.subject import Subject, open_subjects
 from bertjax.config.export import Export
-from bertjax.models.execution import float32_products
+from bertjax.models.layers import float32_products
 from bertjax.runtime.errors import UserError, printable, reason
 
 EXAMPLES = 500

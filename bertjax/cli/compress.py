@@ -30,9 +30,9 @@ from bertjax.config.export import Export
 from bertjax.config.opening import SavedModel
 from bertjax.data import sources
 from bertjax.data.labeled.base import LabeledFormat
-from bertjax.data.tokenizer import Tokenizer, trimming
+from bertjax.data.tokenizer import Tokenizer, resizing
 from bertjax.interop import task_heads
-from bertjax.models import cut, importance, vocabulary
+from bertjax.models import cut, vocabulary
 from bertjax.models.config import EncoderConfig
 from bertjax.models.taps import FEEDFORWARD_MASK, HEAD_MASK
 from bertjax.runtime import command_line, platform, storage
@@ -54,7 +54,7 @@ class Cuts:
       layers: layers to keep, counted from 0, ascending; empty for all.
       heads: heads to keep in each layer; 0 for all.
       mlp: feed-forward neurons to keep in each layer; 0 for all.
-      importance: path of an `importance.json`; the most important heads and neurons are kept.
+      importance: path of an `cut.json`; the most important heads and neurons are kept.
       vocabulary: a corpus as in `data.corpus`; pieces that do not occur in it are removed. Empty for all pieces.
       text_field: field, column or feature of that corpus with the document text.
     """
@@ -172,7 +172,7 @@ def compressed(model: Export, cuts: Cuts) -> tuple[Export, list[str]]:
         notes.append(note)
     params, encoder = model.params["encoder"], model.encoder
     if cuts.heads or cuts.mlp:
-        order = importance.read(cuts.importance, before)
+        order = cut.read_importance(cuts.importance, before)
     if cuts.heads:
         kept = cut.most_important(order.heads, before, "attention", cuts.heads)
         params, encoder = cut.heads(params, encoder, kept)
@@ -284,7 +284,7 @@ def _trimmed(model: Export, corpus: str, text_field: str) -> tuple[Export, str]:
         tokens += len(ids)
     if not tokens:
         raise UserError(f"--vocabulary={corpus} has no text; name a corpus with documents")
-    trimmed, kept = trimming.trim(tokenizer, np.flatnonzero(used))
+    trimmed, kept = resizing.trim(tokenizer, np.flatnonzero(used))
     # Without the unused pieces a tokenizer may split a word differently: encode the corpus again and compare all ids.
     for lines in _batches(corpus, text_field):
         for old, new in zip(_encoded(tokenizer, lines), _encoded(trimmed, lines), strict=True):

@@ -18,8 +18,8 @@ from bertjax.config.opening import SavedModel
 from bertjax.data import sources, tokenizer
 from bertjax.data.preparation.sample import Sample
 from bertjax.data.preparation.steps import digest
-from bertjax.data.tokenizer import new_pieces
-from bertjax.data.tokenizer.new_pieces import Extension
+from bertjax.data.tokenizer import resizing
+from bertjax.data.tokenizer.resizing import Extension
 from bertjax.models import vocabulary
 from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.command_line import command
@@ -109,16 +109,16 @@ def _extension(
     model: export.Export, pieces: str, corpus: str, text_field: str, count: int
 ) -> tuple[Extension, list[str]]:
     """Return the tokenizer with new pieces, and remarks on them."""
-    first, notes = new_pieces.wordpiece(model.tokenizer), []
+    first, notes = resizing.wordpiece(model.tokenizer), []
     if pieces:
-        extended = new_pieces.extend(first, new_pieces.read(pieces))
+        extended = resizing.extend(first, resizing.read(pieces))
     else:
         sample = Sample(SAMPLE_CHARACTERS)
         for number, document in enumerate(sources.documents(corpus, text_field)):
             sample.add(number, digest(document.text), document.text)
-        counts = new_pieces.count_words(sample.sentences("line"), first)
-        extended = new_pieces.extend(first, new_pieces.mine(counts, first, count))
-        before, now = (new_pieces.tokens(counts, version) for version in (first, extended.tokenizer))
+        counts = resizing.count_words(sample.sentences("line"), first)
+        extended = resizing.extend(first, resizing.mine(counts, first, count))
+        before, now = (resizing.tokens(counts, version) for version in (first, extended.tokenizer))
         notes.append(f"the {counts.total():,} words counted were {before:,} tokens and are {now:,} now")
     if extended.known:
         notes.append(f"skipped, in the vocabulary already or listed twice: {extended.known:,}")
@@ -135,8 +135,8 @@ def _extension(
 
 def _mixed(model: export.Export, mix: str, share: float) -> tuple[Extension, list[str]]:
     """Return the tokenizer with a second vocabulary, and a remark on it."""
-    first, second = (new_pieces.wordpiece(each) for each in (model.tokenizer, tokenizer.from_model(mix)))
-    extended = new_pieces.mix(first, second, share)
+    first, second = (resizing.wordpiece(each) for each in (model.tokenizer, tokenizer.from_model(mix)))
+    extended = resizing.mix(first, second, share)
     shared = f"{extended.known:,} of the {second.vocab_size:,} pieces of {mix} were in the vocabulary"
     return extended, [f"{shared}; a word is split by {mix} with probability {share}"]
 

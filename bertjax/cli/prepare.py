@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bertjax.config import config_file
-from bertjax.data.inspect import show
+from bertjax.data.inspect import report
 from bertjax.data.inspect.report import show_dropped
 from bertjax.data.preparation.local import Local
 from bertjax.data.preparation.prepare import LOCAL, Runner, prepare
@@ -129,7 +129,7 @@ def _print_shares(feeds: Feeds) -> None:
 def _show(feeds: Feeds, count: int) -> None:
     feed = feeds.feed("train", feeds.config.stages[0].seq_len)
     picture = feed.plans[0].path / "packing.png"
-    show.draw_packing(feed, picture)
-    print(show.show(feed, feeds.store.tokenizer, count))
+    report.draw_packing(feed, picture)
+    print(report.show(feed, feeds.store.tokenizer, count))
     lines = [plan_line(feed, feeds.config.task_name), *reading_warnings(feed, feeds.config.task_name)]
     print("\n" + "\n".join(lines) + f"\npicture  {picture}")

@@ -8,8 +8,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from bertjax.config import row_lengths, task_checks, typed
-from bertjax.config.task import Task
+from bertjax.config import row_lengths, typed
+from bertjax.config.task import Task, check_tasks, task_at
 from bertjax.data.config import DataConfig
 from bertjax.data.filters import FILTERS
 from bertjax.data.formats import FORMATS
@@ -27,7 +27,7 @@ from bertjax.objectives.optional import question_of
 from bertjax.objectives.wrapper import Wrapper, tuned, unwrapped
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import FREE, PLACE, check, marked, setting
-from bertjax.training import stage_encoders
+from bertjax.training import stages
 from bertjax.training.config import LARGEST_SEED, EvalConfig, RuntimeConfig, Stage
 from bertjax.training.lora import LoraConfig
 from bertjax.training.optim.by_path import DECODER
@@ -84,7 +84,7 @@ class Config:
             raise UserError("stages is empty; give at least one, with steps, seq_len and batch")
         check(self)
         self._check_sizes()
-        stage_encoders.check_init_layers(self.init_from, self.init_layers, self.model, self.stages[0])
+        stages.check_init_layers(self.init_from, self.init_layers, self.model, self.stages[0])
         for index, stage in enumerate(self.stages):
             stage.check(f"stages.{index}")
         formats = {name: task.examples for name, task in self.tasks.items()}
@@ -103,8 +103,8 @@ class Config:
                 "minutes is the length of a run of one stage that starts at step 0; choose a variant with one stage, "
                 "such as laptop, if the recipe has one, or set the steps of each stage"
             )
-        stage_encoders.check_stages(self.model, self.stages)
-        task_checks.check(self.tasks, self.stages, self.model, self.runtime.micro_tokens)
+        stages.check_stages(self.model, self.stages)
+        check_tasks(self.tasks, self.stages, self.model, self.runtime.micro_tokens)
         # Checks that need the number of steps wait until the data have resolved it: `resolve` builds a Config again.
         if not any(stage.open_settings for stage in self.stages) and self.optimizer.learning_rate is not None:
             warmup_segments(self.stages, self.optimizer)  # refuses a warm-up that is too long
@@ -160,11 +160,11 @@ class Config:
 
     def task_at(self, stage: int, name: str) -> Task:
         """Return a task with the masking that a stage sets."""
-        return task_checks.task_at(self.tasks, self.stages, stage, name)
+        return task_at(self.tasks, self.stages, stage, name)
 
     def model_at(self, stage: int) -> EncoderConfig:
         """Return the architecture in a stage."""
-        return stage_encoders.encoder_at(self.model, self.stages[stage])
+        return stages.encoder_at(self.model, self.stages[stage])
 
     @property
     def foreign_kinds(self) -> tuple[str, ...]:

@@ -4,16 +4,19 @@ Importing a module runs its code. Configuration files and command lines may name
 them. Other files, such as exports, may only name modules that this process has already imported.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import functools
 import importlib
 import sys
+import sysconfig
+import traceback
 import types
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.config.user_code import line_of
 from bertjax.runtime.errors import Untrusted, UserError, reason
 from bertjax.runtime.setting import marked
 
@@ -143,3 +146,55 @@ def module_of(choice: str, name: str, trust_code: bool) -> types.ModuleType:
         remedy = "correct the file" if line else "name an importable module"
         cause = f"{type(error).__name__}: {reason(error)}"
         raise UserError(f"{choice} cannot be imported: {line + ': ' if line else ''}{cause}; {remedy}") from error
+
+
+_PATHS = sysconfig.get_paths()
+# Code that is not the user's: bertjax, the standard library and installed packages.
+_OTHERS = tuple(
+    Path(folder).resolve()
+    for folder in (Path(__file__).parents[1], *(_PATHS[k] for k in ("stdlib", "purelib", "platlib")))
+)
+
+
+def line_of(error: BaseException) -> str:
+    """Return `FILE:LINE in FUNCTION` of the innermost frame in the user's code, or "" if there is none."""
+    # A file that does not parse has no frame of its own in the traceback.
+    if isinstance(error, SyntaxError) and error.filename and _is_users(error.filename):
+        return f"{error.filename}:{error.lineno}"
+    # The innermost frame is often in JAX or NumPy; the user can change only the last one of their own.
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+    if not frames:
+        return ""
+    function = "" if frames[-1].name == "<module>" else f" in {frames[-1].name}"
+    return f"{frames[-1].filename}:{frames[-1].lineno}{function}"
+
+
+def _is_users(filename: str) -> bool:
+    path = Path(filename)
+    # Frames such as `<string>` have no file that a user could open.
+    return path.is_file() and not any(path.resolve().is_relative_to(folder) for folder in _OTHERS)
+
+
+@contextlib.contextmanager
+def user_errors(setting: str, remedy: str = "correct it", is_theirs: bool = False) -> Iterator[None]:
+    """Turn an exception from the user's code into an error of one line, with the file and line.
+
+    Args:
+      setting: the setting that names the code.
+      remedy: what the user can do.
+      is_theirs: whether an exception without a line of the user's code has its cause there all the same. Otherwise it
+        is a defect of bertjax, which needs its traceback.
+
+    Raises:
+      UserError: the code has raised any exception.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # the user's code may raise anything
+        line = line_of(error)
+        if not line and not is_theirs:
+            raise
+        where = f"{line}: " if line else ""
+        raise UserError(f"{setting} fails: {where}{type(error).__name__}: {reason(error)}; {remedy}") from error

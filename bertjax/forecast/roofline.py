@@ -3,7 +3,7 @@
 import dataclasses
 
 from bertjax.forecast.collectives import Collective
-from bertjax.runtime.chips import Chip
+from bertjax.runtime.devices import Chip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.experimental import topologies
 from jax.sharding import SingleDeviceSharding
 
-from bertjax.runtime.chips import CHIPS, Chip
+from bertjax.runtime.devices import CHIPS, Chip
 from bertjax.runtime.errors import UserError
 
 # Slice shapes that Cloud TPU offers (see the pages in `chips`). libtpu aborts the process for some other shapes.

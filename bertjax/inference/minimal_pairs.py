@@ -19,7 +19,7 @@ import numpy as np
 
 from bertjax.config.export import Export
 from bertjax.data.labeled.base import WHERE, Record
-from bertjax.data.sources.lines import COMPRESSIONS
+from bertjax.data.sources.records import COMPRESSIONS
 from bertjax.inference.buckets import bar
 from bertjax.inference.likelihood import LogLikelihood, PseudoLogLikelihood, is_causal
 from bertjax.inference.predictor import Predictor

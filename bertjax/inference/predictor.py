@@ -18,7 +18,7 @@ from bertjax.inference.finetuned import FineTuned, has_predictions
 from bertjax.inference.likelihood import LogLikelihood, PseudoLogLikelihood
 from bertjax.inference.masked import masked_lm
 from bertjax.inference.records import checked, records_of, single_field, with_answer
-from bertjax.models.execution import float32_products
+from bertjax.models.layers import float32_products
 from bertjax.runtime.errors import UserError
 
 # Number of records whose results are in memory at the same time.

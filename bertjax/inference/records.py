@@ -14,7 +14,7 @@ from bertjax.data.labeled import tables
 from bertjax.data.labeled.base import WHERE, Classes, LabeledFormat, Record, in_command
 from bertjax.data.labeled.labels import with_names_of
 from bertjax.data.sources.base import check_surrogates, text_of
-from bertjax.data.sources.lines import BYTE_ORDER_MARK, numbered_lines
+from bertjax.data.sources.records import BYTE_ORDER_MARK, numbered_lines
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError, csv_line, json_text, printable, say
 

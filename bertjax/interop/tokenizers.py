@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertjax.data.tokenizer import Tokenizer, byte_bpe, sentencepiece, tokenizer_json, wordpiece
-from bertjax.data.tokenizer import layout as layouts
+from bertjax.data.tokenizer import tokenizer_json as layouts
 from bertjax.data.tokenizer.layout import Layout, layout_of, template
 from bertjax.data.tokenizer.mixed import MixedTokenizer
 from bertjax.data.tokenizer.sentencepiece import WORD_START, SentencePieceTokenizer

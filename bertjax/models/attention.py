@@ -9,10 +9,9 @@ from flax import linen as nn
 from bertjax.models import kernels, taps
 from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import attention_dropout, drops, seeds_of
-from bertjax.models.execution import precision_of
 from bertjax.models.fixed import Attend, with_fixed_heads
 from bertjax.models.kernels import PLAIN, AttentionInputs, attend_by_kernel, implementation_at
-from bertjax.models.layers import Dense
+from bertjax.models.layers import Dense, precision_of
 from bertjax.models.visibility import Placed, Queries, Visibility, visible
 
 

@@ -16,9 +16,8 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.dropout import dropout, split
 from bertjax.models.embeddings import EmbeddingLayer, Embeddings, check_ids, rows
-from bertjax.models.execution import kept
 from bertjax.models.fixed import FIXED_PATTERNS
-from bertjax.models.layers import Activation, Dense, activation, normalization
+from bertjax.models.layers import Activation, Dense, activation, kept, normalization
 from bertjax.models.visibility import LayerInputs, Queries, Visibility
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting

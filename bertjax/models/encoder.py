@@ -15,9 +15,8 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.directions import BIDIRECTIONAL, ranks_of
 from bertjax.models.dropout import split
 from bertjax.models.embeddings import check_ids
-from bertjax.models.execution import POLICIES, save_all_but_gathered
 from bertjax.models.kernels import PLAIN, implementation_at
-from bertjax.models.layers import ACTIVATIONS, Dense, normalization
+from bertjax.models.layers import ACTIVATIONS, POLICIES, Dense, normalization, save_all_but_gathered
 from bertjax.models.streams import Streams
 from bertjax.models.visibility import LayerInputs, Queries, Visibility
 

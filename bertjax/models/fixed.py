@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 
-from bertjax.models.execution import precision_of
+from bertjax.models.layers import precision_of
 from bertjax.models.visibility import Visibility
 
 FIXED_PATTERNS = ("current", "previous", "next", "left", "right", "start", "end")

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.models.config import EncoderConfig
-from bertjax.models.execution import precision_of
-from bertjax.models.layers import Dense, activation, layer_norm
+from bertjax.models.layers import Dense, activation, layer_norm, precision_of
 
 
 class Heads(nn.Module):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from bertjax.models.config import Execution
 from bertjax.models.dropout import drops, seeds_of
 from bertjax.models.dropout_words import GROUP, LONGEST_GROUP
-from bertjax.models.execution import KEPT
+from bertjax.models.layers import KEPT
 from bertjax.models.visibility import Visibility
 
 PLAIN, FUSED, SPLASH, CUDNN = ("plain", "fused", "splash", "cudnn")

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import attention_dropout, drops
-from bertjax.models.execution import precision_of
 from bertjax.models.kernels import AttentionInputs
+from bertjax.models.layers import precision_of
 from bertjax.models.visibility import visible
 
 # Queries of a block. With ModernBERT's window of 64, each meets twice as many keys.

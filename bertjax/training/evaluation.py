@@ -16,13 +16,13 @@ from jax.sharding import PartitionSpec as P
 from bertjax.data.labeled.base import WHERE, LabeledExamples, Record
 from bertjax.data.pipeline import Feed
 from bertjax.data.store import TokenStore
-from bertjax.models.execution import float32_products
+from bertjax.models.layers import float32_products
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.optional import HasBaselines, HasSamples, ScoredByRecord
 from bertjax.objectives.outputs import Output, Sample, regroup
 from bertjax.objectives.slots import slots_of, with_slots
 from bertjax.objectives.wrapper import tuned, unwrapped
-from bertjax.runtime.mesh import BATCH_AXES
+from bertjax.runtime.devices import BATCH_AXES
 from bertjax.training.feeds import Feeds
 from bertjax.training.loss import Loss, count_micro_batches
 from bertjax.training.parallel.sharding import put_global

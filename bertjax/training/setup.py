@@ -27,7 +27,7 @@ from bertjax.models.model import Model
 from bertjax.models.vocabulary import count_parameters
 from bertjax.objectives.optional import flops_parts
 from bertjax.objectives.slots import SlotValues, slots_of
-from bertjax.runtime.mesh import BATCH_AXES
+from bertjax.runtime.devices import BATCH_AXES
 from bertjax.training import state as training_state
 from bertjax.training.lora import add_factors
 from bertjax.training.loss import Loss
@@ -35,11 +35,13 @@ from bertjax.training.model_params import ModelParams
 from bertjax.training.optim.freezing import Freezing, frozen_in_stage
 from bertjax.training.optim.optimizer import make_optimizer
 from bertjax.training.parallel.attention import choose_attention
-from bertjax.training.parallel.make_mesh import choose_strategy, fill_mesh, make_mesh
 from bertjax.training.parallel.sharding import (
     COUNT_RULES,
     ENCODER_RULES,
     HEAD_RULES,
+    choose_strategy,
+    fill_mesh,
+    make_mesh,
     replicated,
     shardings,
     shardings_of,

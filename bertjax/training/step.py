@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import PartitionSpec as P
 
-from bertjax.models.execution import float32_products
+from bertjax.models.layers import float32_products
 from bertjax.objectives.base import Arrays
 from bertjax.objectives.slots import Slots, with_slots
-from bertjax.runtime.mesh import BATCH_AXES
+from bertjax.runtime.devices import BATCH_AXES
 from bertjax.training.gradient_norms import gradient_norms
 from bertjax.training.loss import Loss, count_micro_batches, normalized, over_micro_batches, total_loss
 from bertjax.training.model_params import ModelParams

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from bertjax.config.config import Config, Task
-from bertjax.config.user_code import user_errors
+from bertjax.config.registry import user_errors
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import first_positions
 from bertjax.models.visibility import LayerInputs, Queries, Visibility

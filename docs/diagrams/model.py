@@ -6,7 +6,7 @@ from jax.sharding import PartitionSpec
 
 from bertjax.models.presets import PRESETS
 from bertjax.models.taps import HIDDEN
-from bertjax.runtime.mesh import AXES, BATCH_AXES
+from bertjax.runtime.devices import AXES, BATCH_AXES
 from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES
 from bertjax.training.parallel.strategy import spec_of
 from bertjax.training.param_paths import map_with_path

@@ -14,7 +14,7 @@ from bertjax.cli import compress, convert, evaluate, report
 from bertjax.cli.compress import Cuts
 from bertjax.config import config_file, export
 from bertjax.config.opening import SavedModel
-from bertjax.models.importance import Importance
+from bertjax.models.cut import Importance
 from bertjax.runtime import command_line
 from bertjax.training.run.workdir import Workdir
 from tests.interop import models

@@ -11,7 +11,7 @@ from bertjax.forecast import topologies
 from bertjax.forecast.collectives import first_group, share_of_links
 from bertjax.forecast.hlo import Instruction
 from bertjax.forecast.topologies import SHAPES
-from bertjax.runtime.chips import CHIPS
+from bertjax.runtime.devices import CHIPS
 from bertjax.runtime.errors import UserError
 from bertjax.training.setup import compile_chunk, make_setups, shapes_of_batches
 from tests.forecast.programs import mesh

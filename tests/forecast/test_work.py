@@ -12,7 +12,7 @@ from bertjax.forecast.roofline import floor
 from bertjax.forecast.work import hbm_bytes, kernel_flops, matrix_flops
 from bertjax.models.kernels import LONGEST_FUSED, AttentionInputs, attend_by_fused, attend_by_splash
 from bertjax.models.visibility import Visibility
-from bertjax.runtime.chips import CHIPS
+from bertjax.runtime.devices import CHIPS
 from tests.forecast.programs import compiled, mesh, module
 
 ONE = "v5e:1x1"

@@ -9,7 +9,7 @@ import pytest
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.examples import Vocabulary, add_special_tokens
-from bertjax.data.tokenizer import trimming
+from bertjax.data.tokenizer import resizing
 from bertjax.interop import tokenizers
 from bertjax.runtime.errors import UserError
 from tests.interop import published
@@ -79,7 +79,7 @@ def test_added_tokens_are_read_in_a_text(made, tmp_path, family):
     [ids] = tokens.encode([TEXTS[0]])
     assert [tokens.piece(i) for i in ids if i in theirs.added_tokens_decoder] == ["[E1]", "[/E1]", "covid"]
     assert not tokens.special_ids & set(ids) and not tokens.continuation_ids & set(theirs.added_tokens_decoder)
-    kept = trimming.trim(tokens, {i for text in tokens.encode(TEXTS) for i in text})
+    kept = resizing.trim(tokens, {i for text in tokens.encode(TEXTS) for i in text})
     assert kept.tokenizer.decode(kept.tokenizer.encode([TEXTS[0]])[0]) == tokens.decode(ids)
     assert (kept.tokenizer.cls_last, kept.tokenizer.pair_separators) == (tokens.cls_last, tokens.pair_separators)
 

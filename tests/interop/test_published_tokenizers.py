@@ -13,7 +13,7 @@ from bertjax.data import tokenizer
 from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.inspect import vocabulary
 from bertjax.data.labeled.tagged import Tagged
-from bertjax.data.tokenizer import new_pieces
+from bertjax.data.tokenizer import resizing
 from bertjax.interop import huggingface, tokenizers
 from bertjax.runtime.errors import UserError
 from tests.interop import published
@@ -150,7 +150,7 @@ def test_kinds_with_a_piece_for_every_byte(kind, tmp_path):
         assert set(tokens_T[examples_T == 0]) == {tokens.pad_id}
     assert (tokens.pad_id == tokens.sep_id) == (kind == "eurobert")
     with pytest.raises(UserError, match="this one is BPE"):
-        new_pieces.wordpiece(tokens)
+        resizing.wordpiece(tokens)
     # The letter that spells a space in byte-level BPE is a letter of Maltese elsewhere.
     form = vocabulary._form("\u0120ob", vocabulary._kind(tokens))
     assert form == ("\u0120ob" if is_fallback else "\u2581ob")

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from bertjax.models import cut, int8, vocabulary
+from bertjax.models.cut import Importance, read_importance
 from bertjax.models.encoder import Encoder
 from bertjax.models.heads import MaskedLMHead
-from bertjax.models.importance import Importance, read
 from bertjax.models.vocabulary import encoder_shapes, unpadded_shapes
 from bertjax.runtime.errors import UserError
 from tests import batches
@@ -137,7 +137,7 @@ def path(tmp_path):
 def test_files_that_are_refused(path, changes, message):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(UserError, match=message) as caught:
-        read(path, ENCODER)
+        read_importance(path, ENCODER)
     assert "\n" not in str(caught.value)
 
 

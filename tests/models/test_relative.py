@@ -10,11 +10,11 @@ import pytest
 
 from bertjax.models.attention import attend
 from bertjax.models.bert import BertEmbeddings, BertLayer
+from bertjax.models.blocks.xlnet import RelativeBias, relative_positions
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import Encoder
 from bertjax.models.pooling import last_columns
 from bertjax.models.presets import PRESETS
-from bertjax.models.relative import RelativeBias, relative_positions
 from bertjax.models.streams import Streams
 from bertjax.models.visibility import LayerInputs, Visibility
 from bertjax.runtime.errors import UserError

@@ -16,8 +16,8 @@ from optax import contrib
 from bertjax.config.config import from_dict
 from bertjax.models.config import EncoderConfig
 from bertjax.models.model import Model
+from bertjax.runtime.devices import AXES
 from bertjax.runtime.errors import UserError
-from bertjax.runtime.mesh import AXES
 from bertjax.training.gradient_norms import gradient_norms
 from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.optim.optimizer import make_optimizer

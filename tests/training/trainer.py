@@ -15,8 +15,7 @@ from bertjax.training.config import MeshConfig
 from bertjax.training.loss import Loss
 from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.optim.optimizer import make_optimizer
-from bertjax.training.parallel.make_mesh import make_mesh
-from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, put_batches, replicated
+from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, make_mesh, put_batches, replicated
 from bertjax.training.parallel.strategy import Layout
 from bertjax.training.schedules import Linear, WarmupSegment, learning_rate
 from bertjax.training.state import abstract_state, init_state, new_state

@@ -22,7 +22,7 @@ from bertjax.analysis.reduce import Progress
 from bertjax.analysis.subject import Subject
 from bertjax.comparison import resampling
 from bertjax.comparison.resampling import Difference
-from bertjax.models.importance import FILE, Importance, normalized
+from bertjax.models.cut import FILE, Importance, normalized
 from bertjax.models.taps import FEEDFORWARD_MASK, HEAD_MASK
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ class ImportanceOfParts(Part):
 
     Arrays: `<model>/<material>/heads` [L, H] and `neurons` [L, F], and for each curve `<curve>_loss` and
     `<curve>_<metric>` [11], one value per pruned tenth. The file `importance.json` has the first two
-    (`bertjax.models.importance`). With several models or materials, each has a file of its own,
+    (`bertjax.models.cut`). With several models or materials, each has a file of its own,
     `importance-<model>-<material>.json`.
     """
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from bertjax.data.labeled.base import WHERE, Record, not_empty, setting_remedy
 from bertjax.data.sources.base import OnBad, check_surrogates, decoded, json_of, object_of, read_each, stop
-from bertjax.data.sources.lines import COMPRESSIONS, numbered_lines
-from bertjax.data.sources.tables import rows as parquet_rows
+from bertjax.data.sources.records import COMPRESSIONS, numbered_lines
+from bertjax.data.sources.records import rows as parquet_rows
 from bertjax.runtime.errors import UserError, say, shorten
 from bertjax.runtime.storage import place_of
 

@@ -13,7 +13,7 @@ from typing import Any
 from bertjax.data.labeled import labels, tables
 from bertjax.data.labeled.base import WHERE, Record, not_empty
 from bertjax.data.sources.base import OnBad, check_surrogates, decoded, read_each, stop
-from bertjax.data.sources.lines import numbered_lines
+from bertjax.data.sources.records import numbered_lines
 from bertjax.runtime.errors import UserError, shorten
 
 # A word of a sentence: its line number and its columns.

@@ -24,8 +24,7 @@ from bertjax.data.config import DataConfig
 from bertjax.data.preparation import duplicates, reading
 from bertjax.data.preparation import sample as sampling
 from bertjax.data.preparation.cleaning import NAME as DROPPED
-from bertjax.data.preparation.cleaning import cleaned
-from bertjax.data.preparation.ledger import READ, SKIPPED, Ledger
+from bertjax.data.preparation.cleaning import READ, SKIPPED, Ledger, cleaned
 from bertjax.data.preparation.reading import Reading, Source
 from bertjax.data.preparation.sample import Sample, shares_of
 from bertjax.data.sources import OnRead

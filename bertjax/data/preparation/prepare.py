@@ -27,8 +27,8 @@ from bertjax.data import remote, store, tokenizer
 from bertjax.data.config import DataConfig
 from bertjax.data.inspect.characters import characters_of
 from bertjax.data.inspect.report import draw_lengths, report
-from bertjax.data.preparation import ledger, pieces, reading
-from bertjax.data.preparation.ledger import Ledger
+from bertjax.data.preparation import cleaning, pieces, reading
+from bertjax.data.preparation.cleaning import Ledger
 from bertjax.data.preparation.local import Local
 from bertjax.data.preparation.reading import Reading
 from bertjax.data.preparation.shards import DamagedShard
@@ -401,7 +401,7 @@ def assemble(shards: Iterable[EncodedShard], read: Reading, folder: Path) -> dic
         accounts.add(source, name, counts[name][source]["documents"], counts[name][source]["characters"])
         duplicates[source] += number
     # Before the manifest is written: without one, the folder is not a store.
-    ledger.check(accounts.numbers)
+    cleaning.check(accounts.numbers)
     longest = [[tokens, read.groups[group][1], name] for tokens, group, name in longest]
     contents = {"counts": counts, "duplicates": duplicates, "skipped": skipped, "longest": longest}
     contents["ledger"] = accounts.numbers

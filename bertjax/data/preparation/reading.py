@@ -17,8 +17,7 @@ import numpy as np
 from bertjax.data import sources
 from bertjax.data.config import DataConfig
 from bertjax.data.preparation import duplicates, near_duplicates, shards, steps
-from bertjax.data.preparation.cleaning import Dropped, Entry
-from bertjax.data.preparation.ledger import Ledger, Numbers
+from bertjax.data.preparation.cleaning import Dropped, Entry, Ledger, Numbers
 from bertjax.data.preparation.sample import Sample
 from bertjax.data.preparation.shards import DamagedShard
 from bertjax.data.preparation.steps import Content, Key, ShardDocument

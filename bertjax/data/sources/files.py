@@ -12,8 +12,7 @@ from pathlib import PurePosixPath
 from etils import epath
 
 from bertjax.data.sources.base import Format, Part, foreign
-from bertjax.data.sources.lines import COMPRESSIONS, JsonLines, Text
-from bertjax.data.sources.tables import Parquet
+from bertjax.data.sources.records import COMPRESSIONS, JsonLines, Parquet, Text
 from bertjax.runtime import storage
 from bertjax.runtime.errors import UserError, shorten
 

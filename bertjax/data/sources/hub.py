@@ -15,7 +15,7 @@ import fsspec
 from etils import epath
 
 from bertjax.data.sources.base import Part, extra, foreign, no_field
-from bertjax.data.sources.tables import ArrowStream, Parquet
+from bertjax.data.sources.records import ArrowStream, Parquet
 from bertjax.runtime import storage, untrusted
 from bertjax.runtime.errors import UserError
 

@@ -1,7 +1,7 @@
 """WordPiece with two vocabularies, a teacher's and its student's (Zhao et al., arXiv 1909.11687).
 
 Training a teacher on such texts puts both vocabularies' embeddings in one space, because pieces from each appear in the
-other's context. `bertjax.data.tokenizer.new_pieces.mix` makes one.
+other's context. `bertjax.data.tokenizer.resizing.mix` makes one.
 """
 
 import functools

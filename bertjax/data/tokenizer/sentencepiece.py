@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from bertjax.data.text import unicode
-from bertjax.data.tokenizer import alignment
+from bertjax.data.tokenizer import base
 from bertjax.data.tokenizer.base import SPECIALS, Tokenizer
 from bertjax.data.tokenizer_config import TokenizerConfig, kept_characters
 from bertjax.runtime import untrusted
@@ -124,14 +124,14 @@ class SentencePieceTokenizer(Tokenizer):
         encoded = self._processor.encode(self._normalized(texts), num_threads=1, return_type="offset_mapping")
         aligned = []
         for text, mapping in zip(texts, encoded, strict=True):
-            parts, composed = alignment.stretches(text)
+            parts, composed = base.stretches(text)
             seen = composed if self.normalizer == "nfc" else parts
             spans = np.array(mapping["offsets"], np.int64).reshape(-1, 2)
             # If one character becomes several pieces (bytes), the library assigns it only to the last.
             is_text = np.array([piece != WORD_START for piece in mapping["pieces"]], bool)
             spans[(spans[:, 0] == spans[:, 1]) & is_text, 1] += 1
             spans = np.minimum(spans, sum(map(len, seen)))
-            aligned.append((mapping["ids"], alignment.whole(spans, parts, seen)))
+            aligned.append((mapping["ids"], base.whole(spans, parts, seen)))
         return aligned
 
     def piece(self, token_id: int) -> str:

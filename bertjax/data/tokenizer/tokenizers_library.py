@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.data.text import unicode
-from bertjax.data.tokenizer import alignment
+from bertjax.data.tokenizer import base
 from bertjax.data.tokenizer.base import Tokenizer
 from bertjax.data.tokenizer.layout import Layout, layout_of, refusal, spelled
 from bertjax.runtime import untrusted
@@ -281,9 +281,9 @@ class HuggingFaceTokenizer(Tokenizer):
     def _aligned(self, texts: list[str]) -> list[tuple[list[int], np.ndarray]]:
         aligned = []
         for text, encoding in zip(texts, self._processor.encode_batch(texts, add_special_tokens=False), strict=True):
-            parts, _ = alignment.stretches(text)  # the library maps a composed character to its first part only
+            parts, _ = base.stretches(text)  # the library maps a composed character to its first part only
             spans = np.array(encoding.offsets, np.int64).reshape(-1, 2)
-            aligned.append((encoding.ids, alignment.whole(spans, parts, parts)))
+            aligned.append((encoding.ids, base.whole(spans, parts, parts)))
         return aligned
 
     def piece(self, token_id: int) -> str:

@@ -25,10 +25,9 @@ from flax import linen as nn
 from bertjax.models.attention import SelfAttention
 from bertjax.models.bert import BertLayer, products
 from bertjax.models.blocks.base import Block, check_heads, check_no_position_table
+from bertjax.models.blocks.xlnet import columns_of, relative_shift
 from bertjax.models.config import EncoderConfig
-from bertjax.models.execution import precision_of
-from bertjax.models.layers import Dense, layer_norm
-from bertjax.models.relative import columns_of, relative_shift
+from bertjax.models.layers import Dense, layer_norm, precision_of
 from bertjax.models.visibility import Placed, Queries, Visibility
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting

@@ -17,8 +17,7 @@ from bertjax.models.blocks.base import Block, check_heads, check_no_position_tab
 from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import dropout, split
 from bertjax.models.embeddings import EmbeddingLayer, Embeddings, rows
-from bertjax.models.execution import kept
-from bertjax.models.layers import normalization
+from bertjax.models.layers import kept, normalization
 from bertjax.models.other_heads import BiasedDecoderHead, DecoderHead, HiddenLayerHead
 from bertjax.models.rotary import check_rotary, rotary_at
 from bertjax.models.visibility import LayerInputs

@@ -16,8 +16,7 @@ from bertjax.models.bert import BertEmbeddingLayer, BertEmbeddings, feed_forward
 from bertjax.models.blocks.base import Block, Products, check_has_positions, check_heads
 from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import dropout, split
-from bertjax.models.execution import kept
-from bertjax.models.layers import Dense, activation, normalization
+from bertjax.models.layers import Dense, activation, kept, normalization
 from bertjax.models.visibility import LayerInputs, Queries
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting

@@ -18,8 +18,7 @@ from bertjax.models.bert import feed_forward, products
 from bertjax.models.blocks.base import Block, check_heads, check_no_position_table
 from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import dropout, split
-from bertjax.models.execution import kept
-from bertjax.models.layers import normalization
+from bertjax.models.layers import kept, normalization
 from bertjax.models.other_heads import LabelHead
 from bertjax.models.rotary import Rotary, check_rotary, rotary_at
 from bertjax.models.visibility import LayerInputs, Visibility

@@ -15,8 +15,8 @@ from flax import linen as nn
 
 from bertjax.models.bert import BertLayer, products
 from bertjax.models.blocks.base import Block, check_has_positions, check_heads
+from bertjax.models.blocks.xlnet import columns_of, relative_shift
 from bertjax.models.config import EncoderConfig
-from bertjax.models.relative import columns_of, relative_shift
 from bertjax.models.streams import CompensatedStreams
 from bertjax.models.visibility import Placed, Queries
 from bertjax.runtime.errors import UserError

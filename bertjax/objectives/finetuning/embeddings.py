@@ -24,7 +24,7 @@ from bertjax.objectives.finetuning.base import (
 )
 from bertjax.objectives.losses import classification_term, cosine, squared_error
 from bertjax.objectives.outputs import Output
-from bertjax.runtime.mesh import gather_rows, shard_index
+from bertjax.runtime.devices import gather_rows, shard_index
 from bertjax.runtime.setting import TRAINING_ONLY, setting
 
 

@@ -17,8 +17,8 @@ from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.finetuning.base import LATE
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.wrapper import Wrapper
+from bertjax.runtime.devices import gather_rows, shard_index
 from bertjax.runtime.errors import UserError
-from bertjax.runtime.mesh import gather_rows, shard_index
 
 TOGETHER, APART = "together", "apart"
 

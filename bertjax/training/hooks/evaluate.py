@@ -5,7 +5,7 @@ import math
 
 from bertjax.training.evaluation import Evaluation, Evaluator
 from bertjax.training.hooks.base import Hook, Run
-from bertjax.training.optim.ema import averaged
+from bertjax.training.optim.optimizer import averaged
 from bertjax.training.setup import Setup, merged, setup_after
 
 

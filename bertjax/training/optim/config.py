@@ -58,8 +58,8 @@ class OptimizerConfig:
       frozen: regular expressions; parameters with a matching path never change and have no moments.
       grow_moments: moments after progressive stacking: `copy` copies them along with the layers, `reset` sets all
         moments to 0 (gonglinyuan/StackingBERT, reproduce_bert.sh). `ema_decay`'s average is copied or restarts alike.
-      ema_decay: decay rate of a moving average of the parameters (`bertjax.training.optim.ema`), which is evaluated and
-        exported beside them, such as 0.999; 0 for none. It takes as much memory as the parameters.
+      ema_decay: decay rate of a moving average of the parameters, which is evaluated and exported beside them, such as
+        0.999; 0 for none. It takes as much memory as the parameters.
     """
 
     kind: str = "adamw"

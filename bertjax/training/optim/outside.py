@@ -18,8 +18,7 @@ import jax.numpy as jnp
 import optax
 from flax.traverse_util import unflatten_dict
 
-from bertjax.config.registry import module_of
-from bertjax.config.user_code import user_errors
+from bertjax.config.registry import module_of, user_errors
 from bertjax.runtime.errors import UserError, reason
 from bertjax.training.optim.by_path import IS_STACKED
 from bertjax.training.param_paths import leaves_of, map_with_path

@@ -24,9 +24,9 @@ from jax.custom_derivatives import linear_call
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from bertjax.models.execution import GATHERED
+from bertjax.models.layers import GATHERED
+from bertjax.runtime.devices import AXES, BATCH_AXES
 from bertjax.runtime.errors import UserError
-from bertjax.runtime.mesh import AXES, BATCH_AXES
 from bertjax.training.param_paths import map_with_path
 
 # (regular expression for paths, partition spec) of params and of all arrays of a state; the first match applies.

@@ -20,7 +20,7 @@ from bertjax.objectives.finetuning.base import without_location
 from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime import storage
 from bertjax.training.evaluation import HELDOUT, Evaluation
-from bertjax.training.results import curves, label_errors
+from bertjax.training.results import curves, labeled_block
 from bertjax.training.run.tables import Table, csv_text
 from bertjax.training.run.workdir import Workdir
 
@@ -290,7 +290,7 @@ def _with_line(record: Record) -> Record:
 
 def write_suspects(folder: epath.Path, stem: str, task: Task, predictions: Sequence[Record]) -> int:
     """Write the labels that are probably wrong as `<stem>-suspects.csv`, and return their number."""
-    suspects = [_with_line(record) for record in label_errors.suspect_records(predictions, task.examples.label)]
+    suspects = [_with_line(record) for record in labeled_block.suspect_records(predictions, task.examples.label)]
     columns = list(dict.fromkeys(name for record in suspects for name in record)) or ["suggested", "label_probability"]
     rows = ([record.get(name, "") for name in columns] for record in suspects)
     storage.write_text(folder / f"{stem}-suspects.csv", csv_text([columns, *rows]))

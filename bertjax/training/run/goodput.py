@@ -10,7 +10,7 @@ from etils import epath
 from jax.sharding import Mesh
 
 from bertjax.runtime import storage
-from bertjax.runtime.chips import peak_flops
+from bertjax.runtime.devices import peak_flops
 from bertjax.training.run.metrics import Totals
 
 _SECONDS_BETWEEN_WRITES = 10.0

@@ -39,8 +39,7 @@ from bertjax.training.run.workdir import (
     write_json,
     write_jsonl,
 )
-from bertjax.training.stage_encoders import encoder_at
-from bertjax.training.stages import stage_at
+from bertjax.training.stages import encoder_at, stage_at
 
 FORMAT_VERSION = 1
 _HELDOUT = "eval/heldout/"

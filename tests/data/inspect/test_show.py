@@ -7,7 +7,7 @@ import pytest
 
 from bertjax.config.config import Config, Task
 from bertjax.data.formats.pairs import SegmentPairs
-from bertjax.data.inspect.show import draw_packing, show
+from bertjax.data.inspect.report import draw_packing, show
 from bertjax.data.pipeline import Feed
 from bertjax.training.feeds import Feeds
 

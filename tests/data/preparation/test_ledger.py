@@ -12,12 +12,12 @@ import pytest
 from bertjax.data import sources
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.preparation import duplicates, shards
+from bertjax.data.preparation.cleaning import READ, SKIPPED, WAYS, check
 from bertjax.data.preparation.duplicates import PACKED_KEY
-from bertjax.data.preparation.ledger import READ, SKIPPED, WAYS, check
 from bertjax.data.preparation.local import Local
 from bertjax.data.preparation.prepare import prepare
 from bertjax.data.preparation.steps import content
-from bertjax.data.sources import lines
+from bertjax.data.sources import records
 from bertjax.data.store import SPLITS
 from bertjax.runtime.errors import RunFailed
 from tests.data.preparation.corpora import write_corpus
@@ -88,7 +88,7 @@ def long_corpus(tmp_path):
 
 @pytest.mark.parametrize("name", ["corpus.txt", "corpus.jsonl.gz"])
 def test_a_document_that_is_too_long_is_skipped_alone_with_its_bytes(config, tmp_path, monkeypatch, name, capsys):
-    monkeypatch.setattr(lines, "LONGEST_BYTES", 3000)
+    monkeypatch.setattr(records, "LONGEST_BYTES", 3000)
     good, long = long_corpus(tmp_path)
     config = dataclasses.replace(config, corpus=str(tmp_path / name), heldout_share=0.3, on_bad_document="skip")
     store = prepare(dataclasses.replace(config, tokenizer=TokenizerConfig(kind="char", vocab_size=400), workers=0))

@@ -14,7 +14,7 @@ import pytest
 import tenacity
 
 from bertjax.cli import prepare
-from bertjax.data.sources import documents, lines
+from bertjax.data.sources import documents, records
 from bertjax.runtime import command_line, storage
 from tests import runs
 from tests.data.sources.reading import error_of, skipping
@@ -213,7 +213,7 @@ def test_a_bad_place(prepared, tmp_path, make, complaint, code):
     ids=["line.txt.gz", "line.jsonl", "document.txt"],
 )
 def test_a_line_without_an_end(prepared, tmp_path, monkeypatch, name, content, complaint):
-    monkeypatch.setattr(lines, "LONGEST_BYTES", 1000)
+    monkeypatch.setattr(records, "LONGEST_BYTES", 1000)
     (tmp_path / name).write_bytes(content)
     code, [line] = prepared(tmp_path / name)
     assert code == 2 and complaint in line, line

@@ -9,7 +9,7 @@ import pytest
 
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
-from bertjax.data.tokenizer import alignment, new_pieces, trimming
+from bertjax.data.tokenizer import base, resizing
 from bertjax.data.tokenizer.mixed import MixedTokenizer
 from bertjax.interop import tokenizers
 from bertjax.runtime.errors import UserError
@@ -48,14 +48,14 @@ def of_words(tokens, text):
 
 def test_each_word_is_split_by_one_of_both(vocabularies):
     first, second = vocabularies
-    mixed = new_pieces.mix(first, second, 0.5).tokenizer
+    mixed = resizing.mix(first, second, 0.5).tokenizer
     text = " ".join(TEXTS * 40)
     ours, theirs, both = (of_words(tokens, text) for tokens in (first, second, mixed))
     assert len(ours) == len(theirs) == len(both)
     differing = [place for place, word in enumerate(ours) if word != theirs[place]]
     assert all(both[place] in (ours[place], theirs[place]) for place in range(len(both)))
     assert np.mean([both[place] == theirs[place] for place in differing]) == pytest.approx(0.5, abs=0.05)
-    mixed = new_pieces.mix(*vocabularies, 0.5).tokenizer
+    mixed = resizing.mix(*vocabularies, 0.5).tokenizer
     for text, (ids, spans) in zip(TEXTS, mixed.encode_with_offsets(TEXTS), strict=True):
         assert ids == mixed.encode([text])[0]
         assert [text[a:b].lower() for a, b in spans] == [mixed.piece(i).removeprefix("##") for i in ids]
@@ -64,11 +64,11 @@ def test_each_word_is_split_by_one_of_both(vocabularies):
 def test_a_word_that_the_second_vocabulary_lacks_has_pieces_of_the_first():
     first, second = trained("naïve cat " + LETTERS, 66), trained(LETTERS, 62)
     assert pieces(second, "naïve") == ["[UNK]"]
-    assert pieces(new_pieces.mix(first, second, 1.0).tokenizer, "naïve") == pieces(first, "naïve")
+    assert pieces(resizing.mix(first, second, 1.0).tokenizer, "naïve") == pieces(first, "naïve")
 
 
 def test_it_is_saved_and_sent_to_other_processes(vocabularies, tmp_path):
-    mixed = new_pieces.mix(*vocabularies, 0.5).tokenizer
+    mixed = resizing.mix(*vocabularies, 0.5).tokenizer
     mixed.check()
     mixed.save(tmp_path)
     for other in (tokenizer.load(tmp_path), tokenizer.from_model(tmp_path), pickle.loads(pickle.dumps(mixed))):
@@ -77,11 +77,11 @@ def test_it_is_saved_and_sent_to_other_processes(vocabularies, tmp_path):
 
 
 def test_what_needs_one_vocabulary_refuses_it(vocabularies, tmp_path):
-    mixed = new_pieces.mix(*vocabularies, 0.5).tokenizer
+    mixed = resizing.mix(*vocabularies, 0.5).tokenizer
     with pytest.raises(UserError, match="has a second vocabulary already"):
-        new_pieces.wordpiece(mixed)
+        resizing.wordpiece(mixed)
     with pytest.raises(UserError, match="two vocabularies .* cannot be trimmed"):
-        trimming.trim(mixed, [])
+        resizing.trim(mixed, [])
     with pytest.raises(UserError, match="draws one of two vocabularies .* bertjax.load"):
         tokenizers.write(tmp_path, mixed, 32)
 
@@ -127,9 +127,9 @@ def test_a_token_spells_its_characters(aligned, sentences, korean, form):
 
 def test_an_accent_belongs_to_its_letter():
     text = "ae\u0301\u0302\uac00\u1112\u1161\u11ab\u0301"
-    parts, composed = alignment.stretches(text)
+    parts, composed = base.stretches(text)
     assert parts == ["a", "e\u0301\u0302", "\uac00", "\u1112\u1161\u11ab\u0301"]
     assert composed == ["a", "\u00e9\u0302", "\uac00", "\ud55c\u0301"]
     spans = np.array([[0, 1], [1, 2], [2, 3], [4, 6], [6, 6]])
-    assert alignment.whole(spans, parts, composed).tolist() == [[0, 1], [1, 4], [1, 4], [5, 9], [9, 9]]
-    assert alignment.trimmed(np.array([[0, 4], [1, 3], [2, 4]]), " a  ").tolist() == [[1, 2], [1, 2], [4, 4]]
+    assert base.whole(spans, parts, composed).tolist() == [[0, 1], [1, 4], [1, 4], [5, 9], [9, 9]]
+    assert base.trimmed(np.array([[0, 4], [1, 3], [2, 4]]), " a  ").tolist() == [[1, 2], [1, 2], [4, 4]]

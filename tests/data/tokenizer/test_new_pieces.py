@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bertjax.data import tokenizer
-from bertjax.data.tokenizer import new_pieces, tokenizer_json, trimming, wordpiece
+from bertjax.data.tokenizer import resizing, tokenizer_json, wordpiece
 from bertjax.runtime.errors import UserError
 from tests.data.tokenizer.conftest import KINDS
 
@@ -22,7 +22,7 @@ def with_pieces(tmp_path, *pieces: str, lowercase: bool = True):
 
 def test_old_ids_stay_and_new_ones_follow_in_order(tmp_path):
     old = with_pieces(tmp_path, "ab", "c", "##c", "##ab")
-    extension = new_pieces.extend(old, ["cab", "##cab", "abc", "cab", "ab"])
+    extension = resizing.extend(old, ["cab", "##cab", "abc", "cab", "ab"])
     assert [extension.tokenizer.piece(i) for i in range(old.vocab_size)] == [
         old.piece(i) for i in range(old.vocab_size)
     ]
@@ -40,9 +40,9 @@ def test_mining_takes_what_saves_the_most_tokens(tmp_path):
     counts = collections.Counter(abc=6, abcde=5, ab=9, bad=99, zz=7, a=50, eeeeeee=4)
     counts["11"], counts["b" * 101] = 80, 80
     # Saved: abcde 4 * 5, abc 2 * 6, ab 1 * 9, zz (one [UNK]) 7; eeeeeee is rare, 11 has no letter, the last too long.
-    assert new_pieces.mine(counts, tokens, 4) == ["abcde", "abc", "ab", "zz"]
+    assert resizing.mine(counts, tokens, 4) == ["abcde", "abc", "ab", "zz"]
     with pytest.raises(UserError, match="--new-pieces=5 is too many: 4 words .* ask for at most 4"):
-        new_pieces.mine(counts, tokens, 5)
+        resizing.mine(counts, tokens, 5)
 
 
 @pytest.fixture(params=[*KINDS, "unigram_json"])
@@ -67,7 +67,7 @@ def tokens(request, trained, sentences):
 def test_the_texts_of_the_corpus_have_the_same_pieces(tokens, sentences, tmp_path):
     corpus = sentences[:3]
     before = tokens.encode(corpus)
-    trimmed, kept = trimming.trim(tokens, {i for ids in before for i in ids})
+    trimmed, kept = resizing.trim(tokens, {i for ids in before for i in ids})
     assert np.all(np.diff(kept) > 0) and trimmed.vocab_size == len(kept) <= tokens.vocab_size
     assert [[int(kept[i]) for i in ids] for ids in trimmed.encode(corpus)] == before
     assert {int(kept[i]) for i in trimmed.special_ids} == tokens.special_ids
@@ -80,7 +80,7 @@ def test_the_texts_of_the_corpus_have_the_same_pieces(tokens, sentences, tmp_pat
 
 
 def test_unused_pieces_go_and_single_characters_stay(tokens, sentences):
-    trimmed, kept = trimming.trim(tokens, ())
+    trimmed, kept = resizing.trim(tokens, ())
     dropped = {tokens.piece(i) for i in range(tokens.vocab_size)} - {tokens.piece(i) for i in kept}
     bare = [piece.removeprefix("##").removeprefix("\u2581") for piece in dropped]
     assert min(map(len, bare), default=2) > 1
@@ -91,6 +91,6 @@ def test_unused_pieces_go_and_single_characters_stay(tokens, sentences):
 
 def test_what_is_trimmed_twice_is_trimmed_once(tokens, sentences):
     used = {i for ids in tokens.encode(sentences[:3]) for i in ids}
-    trimmed, kept = trimming.trim(tokens, used)
-    again, same = trimming.trim(trimmed, {i for ids in trimmed.encode(sentences[:3]) for i in ids})
+    trimmed, kept = resizing.trim(tokens, used)
+    again, same = resizing.trim(trimmed, {i for ids in trimmed.encode(sentences[:3]) for i in ids})
     assert again == trimmed and np.array_equal(same, np.arange(len(kept)))

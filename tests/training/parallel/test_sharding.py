@@ -15,14 +15,15 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.models.config import Execution
 from bertjax.models.presets import PRESETS
+from bertjax.runtime.devices import AXES
 from bertjax.runtime.errors import UserError
-from bertjax.runtime.mesh import AXES
 from bertjax.training.config import MeshConfig
-from bertjax.training.parallel.make_mesh import fill_mesh, make_mesh
 from bertjax.training.parallel.sharding import (
     ENCODER_RULES,
     HEAD_RULES,
     batch_shards,
+    fill_mesh,
+    make_mesh,
     shardings,
 )
 from bertjax.training.parallel.strategy import Layout

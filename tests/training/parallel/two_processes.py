@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from bertjax.runtime import command_line, errors
 from bertjax.training.config import MeshConfig
 from bertjax.training.parallel import processes
-from bertjax.training.parallel.make_mesh import make_mesh
+from bertjax.training.parallel.sharding import make_mesh
 from bertjax.training.run.fingerprints import check_replicas
 
 

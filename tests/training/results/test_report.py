@@ -13,7 +13,7 @@ from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.tagging import Tagging
 from bertjax.objectives.outputs import Sample
 from bertjax.training.evaluation import Evaluation
-from bertjax.training.results import label_errors
+from bertjax.training.results import labeled_block
 from bertjax.training.results.classes import ClassReport, accepted_lines, report_of, table_of, write_suspects
 from bertjax.training.results.report import summary_of
 from bertjax.training.run.goodput import goodput_of
@@ -142,7 +142,7 @@ def made(count: int = 120, classes: int = 4) -> tuple[np.ndarray, np.ndarray, np
 
 def test_the_suspects_are_those_of_cleanlab(tmp_path):
     probabilities_MC, labels_M, true_M = made()
-    indices, probable = label_errors.suspects_of(probabilities_MC, labels_M)
+    indices, probable = labeled_block.suspects_of(probabilities_MC, labels_M)
     assert indices.tolist() == CLEANLAB
     is_wrong_M = labels_M != true_M
     assert is_wrong_M[indices].mean() > 3 * is_wrong_M.mean()

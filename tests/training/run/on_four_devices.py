@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.runtime.errors import RunFailed
 from bertjax.training.config import MeshConfig
-from bertjax.training.parallel.make_mesh import make_mesh
+from bertjax.training.parallel.sharding import make_mesh
 from bertjax.training.run.checkpoint import Checkpoints, Retention
 
 # Array -> how it is sharded on two replicas (data) of two shards (fsdp).

@@ -4,9 +4,9 @@ import dataclasses
 
 import jax
 
-from bertjax.runtime.chips import peak_flops
+from bertjax.runtime.devices import peak_flops
 from bertjax.training.config import MeshConfig
-from bertjax.training.parallel.make_mesh import make_mesh
+from bertjax.training.parallel.sharding import make_mesh
 from bertjax.training.run.goodput import goodput_of, mfu
 from bertjax.training.run.metrics import Totals
 
