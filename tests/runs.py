@@ -126,9 +126,9 @@ def call(*flags: str) -> int:
     It saves the start of a process, and compiles nothing if this process has had a run with equal settings.
     """
     from bertjax.cli import train
-    from bertjax.runtime import command_line, terminal
+    from bertjax.runtime import command_line
 
-    handlers = {signum: signal.getsignal(signum) for signum in terminal.STOP_SIGNALS}
+    handlers = {signum: signal.getsignal(signum) for signum in command_line.STOP_SIGNALS}
     try:
         with shared_programs():
             return command_line.exit_code_of(lambda: train.main(["--platform=cpu", *flags]))

@@ -29,19 +29,18 @@ ALLOWED = {
     "training.config": "runtime data models training.param_paths",
     "training.optim": "runtime config.registry training.schedules training.param_paths training.config",
     "training.lora": "runtime training.param_paths",
-    "training.pruning": "runtime training.param_paths",
-    "training.quantization": "runtime models",
-    "training.model_params": "models training.optim training.lora training.pruning training.quantization",
+    "training.compression": "runtime models training.param_paths",
+    "training.model_params": "models training.optim training.lora training.compression",
     "training.stages": "runtime data models training.schedules training.config training.optim",
     "config.row_lengths": "runtime config.typed data models training.config",
     "config.task": "runtime data models objectives training.config",
     "config.config": "runtime config.registry config.typed data models objectives training.schedules "
-    "training.config training.optim training.lora training.pruning training.quantization training.stages "
+    "training.config training.optim training.lora training.compression training.stages "
     "config.row_lengths config.task",
     "training.parallel": "runtime data models training.config training.param_paths",
     "training.state": "training.parallel",
     "training.run": "runtime config.registry config.typed data config.private_paths config.export training.config "
-    "training.lora training.pruning training.quantization training.model_params training.stages "
+    "training.lora training.compression training.model_params training.stages "
     "config.config training.param_paths training.parallel training.state",
     "config.settings": "runtime config.registry config.typed config.config",
     "inference.records": "runtime data",
@@ -50,7 +49,7 @@ ALLOWED = {
     "config.opening": "runtime data models config.private_paths config.export config.config training.run interop",
     "config.config_file": "runtime config.typed data models config.row_lengths config.config config.opening",
     "training": "runtime config.registry config.typed data models config.export objectives "
-    "training.schedules training.config training.optim training.lora training.pruning training.quantization "
+    "training.schedules training.config training.optim training.lora training.compression "
     "training.model_params training.stages config.config training.param_paths training.parallel training.state "
     "training.run config.opening",
     "forecast": "runtime data models training.stages config.config training.parallel training",
@@ -60,7 +59,7 @@ ALLOWED = {
     "training.config config.config config.settings training.parallel training.run config.opening config.config_file "
     "training inference inference.records interop comparison",
     "cli": "analysis.page runtime data models config.private_paths config.export objectives training.config "
-    "config.config config.settings training.optim training.pruning training.parallel training.run config.opening "
+    "config.config config.settings training.optim training.compression training.parallel training.run config.opening "
     "config.config_file training forecast inference inference.records serving interop comparison "
     "analysis",
     "": "config.opening inference",  # bertjax/__init__.py
@@ -154,8 +153,8 @@ def test_libraries_of_one_file():
         "orbax": "training/run/checkpoint.py",
         "sentencepiece": "data/tokenizer/sentencepiece.py",
         "tokenizers": "data/tokenizer/tokenizers_library.py",
-        "tensorflow_datasets": "data/sources/tfds.py",
-        "datasets": "data/sources/hub.py",
+        "tensorflow_datasets": "data/sources/published.py",
+        "datasets": "data/sources/published.py",
         "apache_beam": "data/preparation/beam.py",
         "conllu": "data/labeled/tagged_files.py",
     }

@@ -16,7 +16,7 @@ import pytest
 
 from bertjax.cli import evaluate, train
 from bertjax.config.config import Config
-from bertjax.runtime import terminal
+from bertjax.runtime import command_line
 from bertjax.runtime.command_line import STOPPED
 from bertjax.training import evaluation
 from bertjax.training.evaluation import Evaluator
@@ -29,8 +29,8 @@ from tests.waiting import Clock, wait_until
 @pytest.fixture
 def stop():
     """The handler of a training, until the end of the test."""
-    handlers = {signum: signal.getsignal(signum) for signum in terminal.STOP_SIGNALS}
-    yield terminal.stop_signal()
+    handlers = {signum: signal.getsignal(signum) for signum in command_line.STOP_SIGNALS}
+    yield command_line.stop_signal()
     for signum, handler in handlers.items():
         signal.signal(signum, handler)
 
@@ -46,7 +46,7 @@ def hangup():
 @pytest.fixture(autouse=True)
 def clock(monkeypatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(terminal, "time", clock)
+    monkeypatch.setattr(command_line, "time", clock)
     return clock
 
 
@@ -65,13 +65,13 @@ def test_one_sigterm_and_its_repetitions_are_one_request(stop, clock):
 
 
 def test_nohup_is_heeded():
-    before = [signal.getsignal(signum) for signum in terminal.STOP_SIGNALS]
+    before = [signal.getsignal(signum) for signum in command_line.STOP_SIGNALS]
     try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        terminal.stop_signal()
+        command_line.stop_signal()
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
-        for signum, handler in zip(terminal.STOP_SIGNALS, before):
+        for signum, handler in zip(command_line.STOP_SIGNALS, before):
             signal.signal(signum, handler)
 
 

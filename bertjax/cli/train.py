@@ -30,10 +30,10 @@ from bertjax.interop import families, huggingface
 from bertjax.interop.names import of_run
 from bertjax.objectives.finetuning.base import without_location
 from bertjax.runtime import command_line, platform, storage
-from bertjax.runtime.command_line import STOPPED, command
+from bertjax.runtime.command_line import STOPPED, command, guarded, stop_signal
 from bertjax.runtime.errors import RunFailed, Unexplained, UserError, say
-from bertjax.runtime.terminal import guarded, stop_signal
 from bertjax.training import loop, start, sweep
+from bertjax.training.compression import describe_zeros
 from bertjax.training.each import Results, Summary, Trial, run_each
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.hooks.base import Run
@@ -42,7 +42,6 @@ from bertjax.training.hooks.log import open_log, parse_steps
 from bertjax.training.optim.optimizer import averaged
 from bertjax.training.optim.outside import function_of
 from bertjax.training.parallel import processes
-from bertjax.training.pruning import describe_zeros
 from bertjax.training.restore import restore
 from bertjax.training.results import classes, curves, folds, seeds
 from bertjax.training.results.scores import write_scores

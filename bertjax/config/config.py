@@ -28,12 +28,11 @@ from bertjax.objectives.wrapper import Wrapper, tuned, unwrapped
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import FREE, PLACE, check, marked, setting
 from bertjax.training import stages
+from bertjax.training.compression import PruningConfig, QuantizationConfig
 from bertjax.training.config import LARGEST_SEED, EvalConfig, RuntimeConfig, Stage
 from bertjax.training.lora import LoraConfig
 from bertjax.training.optim.by_path import DECODER
 from bertjax.training.optim.config import OptimizerConfig
-from bertjax.training.pruning import PruningConfig
-from bertjax.training.quantization import QuantizationConfig
 from bertjax.training.schedules import SCHEDULES
 from bertjax.training.stages import warmup_segments
 

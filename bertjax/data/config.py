@@ -42,7 +42,7 @@ class SourceConfig:
 
 @dataclasses.dataclass(frozen=True)
 class NearDuplicates:
-    """Near-duplicate removal by MinHash (`bertjax.data.preparation.near_duplicates`).
+    """Near-duplicate removal by MinHash (`bertjax.data.preparation.duplicates`).
 
     Two documents whose word n-grams have the Jaccard similarity s are found with probability
     1 - (1 - s^hashes)^buckets. The defaults are datatrove's, which made FineWeb.

@@ -82,7 +82,7 @@ class CompiledStep:
       strategy: weight sharding, see `bertjax.training.parallel.strategy`.
       remat: rematerialization policy.
       unroll: whether the layers are unrolled.
-      attention: attention implementation, see `bertjax.training.parallel.attention`.
+      attention: attention implementation, see `bertjax.models.kernel_choice`.
       micro_batches: micro-batches per device.
       micro_tokens: configured limit on the tokens in a micro-batch; 0 for no limit.
       parameters: model parameters, without vocabulary padding.

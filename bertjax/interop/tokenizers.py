@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertjax.data.tokenizer import Tokenizer, byte_bpe, sentencepiece, tokenizer_json, wordpiece
-from bertjax.data.tokenizer import tokenizer_json as layouts
+from bertjax.data.tokenizer import Tokenizer, sentencepiece, subwords, tokenizer_json
+from bertjax.data.tokenizer import layout as layouts
 from bertjax.data.tokenizer.layout import Layout, layout_of, template
 from bertjax.data.tokenizer.mixed import MixedTokenizer
 from bertjax.data.tokenizer.sentencepiece import WORD_START, SentencePieceTokenizer
@@ -214,19 +214,19 @@ def _described(folder: Path, kind: str, own: TokenizerClass, roles: dict[str, st
     settings = own.settings
     if kind == _BYTE_VOCAB:
         prefix = bool(settings.get("add_prefix_space"))
-        return json.loads(byte_bpe.describe_files(folder / kind, folder / _MERGES, prefix)), []
+        return json.loads(subwords.describe_files(folder / kind, folder / _MERGES, prefix)), []
     if kind != VOCAB:
         # The class decides on the order of ids, as in `AutoTokenizer`.
         family = own.facts.family or str(own.config.get("model_type"))
         return sentencepiece_json.describe_published(folder / kind, family, settings), []
-    description = json.loads(wordpiece.describe_vocab(folder / VOCAB, settings.get("do_lower_case", True), roles))
+    description = json.loads(subwords.describe_vocab(folder / VOCAB, settings.get("do_lower_case", True), roles))
     pieces, normalizer = description["model"]["vocab"], description["normalizer"]["normalizers"][-1]
-    if not any(piece.startswith(wordpiece.PREFIX) for piece in pieces) and any(WORD_START in p for p in pieces):
+    if not any(piece.startswith(subwords.PREFIX) for piece in pieces) and any(WORD_START in p for p in pieces):
         raise UserError(
             f"{folder / VOCAB} has pieces of SentencePiece ({WORD_START}), as KoBERT's; use a checkpoint with a {MODEL}"
         )
     normalizer |= _normalization(settings)
-    # Unlike `wordpiece.from_vocab`, the fast classes of transformers do not compose characters (NFC) first. If accents
+    # Unlike `subwords.from_vocab`, the fast classes of transformers do not compose characters (NFC) first. If accents
     # are stripped, which decomposes, that has no effect, and stays: the fingerprints of such tokenizers are in use.
     if not normalizer["strip_accents"]:
         description["normalizer"] = normalizer

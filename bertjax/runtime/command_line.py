@@ -1,24 +1,130 @@
-"""Argument parser, exit codes and printed command lines, shared by all commands."""
+"""Argument parser, exit codes and printed command lines of all commands, and the terminal that they run in.
+
+A terminal that is gone, a pipe whose reader has left and a full disk under a log raise an error at whatever line
+prints. They must not decide how a command ends, except for the stdout of a command whose result it is.
+"""
 
 import argparse
 import contextlib
 import difflib
 import faulthandler
+import io
 import logging
 import os
 import re
 import select
 import shlex
 import shutil
+import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
-from bertjax.runtime import storage, terminal
+from bertjax.runtime import storage
 from bertjax.runtime.errors import FailedAgain, RunFailed, Unavailable, UserError, printable
 from bertjax.runtime.storage import may_pass
+
+# They often reach a whole process group: Ctrl-C, a terminal that closes, systemd when a VM shuts down, Slurm.
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# A second SIGTERM within this time of the first is the same request.
+_SAME_REQUEST_SECONDS = 5.0
+
+
+def prepare_streams() -> None:
+    """Open streams that the caller has closed (`>&-`) as empty ones, and let stdout escape what it cannot encode."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # `open` takes the lowest free descriptor, so no data file gets it
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))
+            os.set_inheritable(getattr(sys, name).fileno(), True)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # that of stderr does so by default
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def silence(stream: Any) -> None:
+    """Discard what is written to a stream's descriptor from now on, also what is in its buffer."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
+
+
+class _Guarded:
+    """A stream that is silenced at its first error instead of raising it."""
+
+    def __init__(self, name: str):
+        self._name, self._stream = name, getattr(sys, name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        self._attempt(self._stream.write, text)
+        return len(text)
+
+    def flush(self) -> None:
+        self._attempt(self._stream.flush)
+
+    def _attempt(self, action: Callable[..., Any], *arguments: str) -> None:
+        try:
+            action(*arguments)
+        except OSError as error:
+            silence(self._stream)
+            other = sys.stderr if self._name == "stdout" else sys.stdout
+            if isinstance(other, _Guarded):  # else it is the result of the command
+                print(f"warning: {self._name} cannot be written and is closed: {error}", file=other, flush=True)
+
+
+@contextlib.contextmanager
+def guarded(name: str) -> Iterator[None]:
+    """In this context, an error of `stdout` or `stderr` silences it and has no other effect."""
+    stream, guard = getattr(sys, name), _Guarded(name)
+    setattr(sys, name, guard)
+    try:
+        yield
+    finally:
+        guard.flush()
+        setattr(sys, name, stream)
+
+
+def write_error(line: bytes) -> None:
+    """Write to stderr without its buffer, whose lock the interrupted line may hold."""
+    with contextlib.suppress(OSError):
+        os.write(2, line)
+
+
+def heeds_hangup() -> bool:
+    """Return whether SIGHUP concerns this process; nohup ignores it."""
+    return signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+
+
+def stop_signal() -> Callable[[], bool]:
+    """Install the handlers and return a function that is True after the first SIGTERM, SIGHUP or Ctrl-C.
+
+    A second Ctrl-C ends the process at once. So does a SIGTERM more than five seconds after the first signal. An
+    earlier one counts as the same request, because shells and process groups often deliver a signal twice.
+    """
+    first: list[float] = []
+    interrupts = 0
+
+    def request_stop(signum: int, frame: Any) -> None:
+        nonlocal interrupts
+        now = time.monotonic()
+        interrupts += signum == signal.SIGINT
+        if not first:
+            first.append(now)
+            write_error(b"\nstopping after this step; repeat the signal to leave without saving\n")
+            return
+        is_late = signum == signal.SIGTERM and now - first[0] > _SAME_REQUEST_SECONDS
+        if is_late or (signum == signal.SIGINT and interrupts > 1):
+            raise KeyboardInterrupt
+
+    for signum in STOP_SIGNALS:
+        if signum != signal.SIGHUP or heeds_hangup():
+            signal.signal(signum, request_stop)
+    return lambda: bool(first)
+
 
 # Exit codes. 75 is EX_TEMPFAIL (sysexits.h): a launcher runs the same command again. 130 and 141 are 128 + SIGINT and
 # 128 + SIGPIPE, as in shells.
@@ -219,8 +325,8 @@ class ArgumentParser(argparse.ArgumentParser):
 
 def exit_code_of(main: Callable[[], int | None]) -> int:
     """Run an entry point and return its exit code; an expected error is printed as one line on stderr."""
-    terminal.prepare_streams()
-    with terminal.guarded("stderr"):
+    prepare_streams()
+    with guarded("stderr"):
         return _flushed(_exit_code_of(main))
 
 
@@ -259,7 +365,7 @@ def _flushed(code: int) -> int:
         sys.stdout.flush()
     except OSError as error:
         failed = UNREAD if isinstance(error, BrokenPipeError) else report(error)
-        terminal.silence(sys.stdout)  # the interpreter flushes again at exit, with an error message of its own
+        silence(sys.stdout)  # the interpreter flushes again at exit, with an error message of its own
         return code or failed
     return code
 

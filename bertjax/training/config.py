@@ -166,7 +166,7 @@ class RuntimeConfig:
         fsdp from 50 million parameters on, and gathered for smaller models or if layers share weights.
       reduction: dtype in which gradients are summed over devices; `auto` is the activation dtype.
       attention: `plain`; `fused` (TPU v4 and later), with attention dropout; `splash` (TPU v4 and later) or `cudnn`
-        (GPU), without. For `auto` see `bertjax.training.parallel.attention`.
+        (GPU), without. For `auto` see `bertjax.models.kernel_choice`.
       dtype: dtype of activations and matrix products; `auto` is bfloat16 on TPU and GPU, float32 on CPU. `float32` is
         true float32 on every device. On a TPU it takes six passes of the matrix unit instead of one.
       unroll: unroll the loop over layers instead of scanning it.

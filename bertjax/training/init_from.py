@@ -29,12 +29,12 @@ from bertjax.objectives.finetuning.multi_label import MultiLabel
 from bertjax.objectives.finetuning.tagging import Tagging
 from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime.errors import UserError, shorten
+from bertjax.training.compression import is_score
 from bertjax.training.config import ROTARY_BASES
 from bertjax.training.feeds import Feeds
 from bertjax.training.lora import is_factor
 from bertjax.training.parallel.sharding import shardings_of
 from bertjax.training.param_paths import leaves_of, map_with_path, matches_any
-from bertjax.training.pruning import is_score
 from bertjax.training.run.fingerprints import fingerprints
 from bertjax.training.run.record import RunRecord
 from bertjax.training.setup import Setup, init_slots, init_state

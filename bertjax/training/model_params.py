@@ -8,10 +8,9 @@ import dataclasses
 import jax
 
 from bertjax.models import disentangled_embeddings
+from bertjax.training.compression import PruningConfig, QuantizationConfig, pruned, rounded
 from bertjax.training.lora import LoraConfig, merge
 from bertjax.training.optim.freezing import Freezing
-from bertjax.training.pruning import PruningConfig, pruned
-from bertjax.training.quantization import QuantizationConfig, rounded
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,21 +20,28 @@ import optax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bertjax.config.config import Config
+from bertjax.config.config import Config, Task
 from bertjax.data.pipeline import filled_up
 from bertjax.models.config import EncoderConfig
+from bertjax.models.kernel_choice import choose_attention
 from bertjax.models.model import Model
 from bertjax.models.vocabulary import count_parameters
+from bertjax.objectives import OBJECTIVES
+from bertjax.objectives.base import Objective
+from bertjax.objectives.distill.distilled import Distilled
+from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.optional import flops_parts
 from bertjax.objectives.slots import SlotValues, slots_of
+from bertjax.objectives.wrapper import Taught
 from bertjax.runtime.devices import BATCH_AXES
+from bertjax.runtime.errors import UserError
 from bertjax.training import state as training_state
+from bertjax.training.compression import add_scores
 from bertjax.training.lora import add_factors
 from bertjax.training.loss import Loss
 from bertjax.training.model_params import ModelParams
 from bertjax.training.optim.freezing import Freezing, frozen_in_stage
 from bertjax.training.optim.optimizer import make_optimizer
-from bertjax.training.parallel.attention import choose_attention
 from bertjax.training.parallel.sharding import (
     COUNT_RULES,
     ENCODER_RULES,
@@ -48,13 +55,42 @@ from bertjax.training.parallel.sharding import (
 )
 from bertjax.training.parallel.strategy import Layout
 from bertjax.training.param_paths import leaves_of, merge_params
-from bertjax.training.pruning import add_scores
 from bertjax.training.schedules import learning_rate
 from bertjax.training.shapes import batch_shapes
 from bertjax.training.stages import Timetable, stage_at, warmup_segments
 from bertjax.training.state import State
 from bertjax.training.step import Step, train_chunk
-from bertjax.training.teachers import open_teachers
+
+
+def open_teachers(config: Config) -> Config:
+    """Return the configuration with every objective's teacher opened. Teachers that are already open are kept.
+
+    Raises:
+      UserError: no teacher is named, its folder is not an export or is damaged, or unlabeled texts have no teacher.
+    """
+    tasks = {name: _with_teacher(task) for name, task in config.tasks.items()}
+    if all(task is config.tasks[name] for name, task in tasks.items()):
+        return config
+    return dataclasses.replace(config, tasks=tasks)
+
+
+def _with_teacher(task: Task) -> Task:
+    objective = task.objective
+    unlabeled = getattr(task.examples, "unlabeled", "")
+    if unlabeled and not (isinstance(objective, Distilled) and any(loss.factor for loss in objective.losses.values())):
+        raise UserError(
+            f"examples.unlabeled={unlabeled} needs a teacher, which labels it; set objective.kind=distilled, "
+            "objective.teacher and objective.losses"
+        )
+    if not isinstance(objective, Taught) or objective.bound_teacher is not None:
+        return task
+    if not objective.teacher:
+        raise UserError(
+            f"objective.kind={OBJECTIVES.kind_of(objective)} needs a teacher; set objective.teacher to an export folder"
+        )
+    # Reading the export now reveals a wrong folder before the corpus is prepared.
+    bound = objective.bind_teacher(Teacher.read(objective.teacher))
+    return dataclasses.replace(task, objective=cast(Objective, bound))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -34,8 +34,7 @@ from bertjax.training.run.tracking import check_trackers
 from bertjax.training.run.watchdog import Heartbeat, Watchdog
 from bertjax.training.run.workdir import Workdir, append_jsonl, write_json
 from bertjax.training.run.writer import LogWriter
-from bertjax.training.setup import Frozen, Setup, init_frozen, make_timetable
-from bertjax.training.teachers import open_teachers
+from bertjax.training.setup import Frozen, Setup, init_frozen, make_timetable, open_teachers
 from bertjax.training.trace_checks import check_encoder, checked_setups
 
 

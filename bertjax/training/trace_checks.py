@@ -23,10 +23,9 @@ from bertjax.objectives.slots import Slots, SlotValues, slots_of, with_slots
 from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime.errors import UserError, shorten
 from bertjax.training.param_paths import leaves_of
-from bertjax.training.setup import Setup, freezing_at, make_setups, resolve_encoder
+from bertjax.training.setup import Setup, freezing_at, make_setups, open_teachers, resolve_encoder
 from bertjax.training.shapes import batch_shapes
 from bertjax.training.step import CONSUMPTION
-from bertjax.training.teachers import open_teachers
 
 log = logging.getLogger(__name__)
 # What every step reports beside the metrics of its objective.

@@ -17,7 +17,7 @@ from bertjax.data.masking import TokenMasking, gather_masked, mask
 from bertjax.data.order import Epochs, Turns
 from bertjax.data.pipeline import Feed, LocalBatches, iterate
 from bertjax.data.plan import Spec, open_or_make
-from bertjax.runtime import terminal
+from bertjax.runtime import command_line
 from tests.batches import assert_equal
 from tests.waiting import wait_until
 
@@ -98,7 +98,7 @@ def test_stop_signals_do_not_reach_the_workers(packed, monkeypatch):
         send(process.pid)
 
     def send(pid):
-        for signum in terminal.STOP_SIGNALS:
+        for signum in command_line.STOP_SIGNALS:
             os.kill(pid, signum)
 
     monkeypatch.setattr(multiprocessing.context.SpawnProcess, "start", start_and_signal)

@@ -20,7 +20,7 @@ PLACES = {
     "prepare": ("bertjax.training.resolve", "open_or_prepare", 1),
     "restore": ("bertjax.training.run.checkpoint:Checkpoints", "restore_newest", 1),
     "step": ("bertjax.training.loop", "put_batches", 7),
-    "evaluation": ("bertjax.training.hooks.evaluate:Evaluator", "__call__", 1),
+    "evaluation": ("bertjax.training.hooks.default:Evaluator", "__call__", 1),
     "save": ("orbax.checkpoint:CheckpointManager", "save", 2),
     "export": ("bertjax.config.export", "write", 1),
 }

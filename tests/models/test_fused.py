@@ -16,10 +16,10 @@ from bertjax.models.bert import BertBlock, BertEmbeddings
 from bertjax.models.blocks.modern import ModernBlock
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
+from bertjax.models.kernel_choice import choose_attention
 from bertjax.models.kernels import AttentionInputs, attend_by_fused
 from bertjax.models.visibility import Visibility
 from bertjax.runtime.errors import UserError
-from bertjax.training.parallel.attention import choose_attention
 from tests import batches
 
 interpreted = functools.partial(attend_by_fused, interpret=True)

@@ -13,6 +13,7 @@ from bertjax.models.attention import attend, attend_plainly
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.dropout import seeds_of
 from bertjax.models.encoder import Encoder
+from bertjax.models.kernel_choice import choose_attention
 from bertjax.models.kernels import (
     CUDNN,
     FUSED,
@@ -25,7 +26,6 @@ from bertjax.models.kernels import (
     attend_by_splash,
 )
 from bertjax.models.visibility import Visibility
-from bertjax.training.parallel.attention import choose_attention
 from tests import batches
 
 B, T, H, WIDTH = 2, 256, 2, 64

@@ -17,10 +17,10 @@ from bertjax.config import config_file, export
 from bertjax.config.opening import SavedModel
 from bertjax.models import int8
 from bertjax.runtime.errors import UserError
+from bertjax.training.compression import QuantizationConfig, rounded
 from bertjax.training.lora import LoraConfig, add_factors, merge
 from bertjax.training.model_params import ModelParams
 from bertjax.training.optim.freezing import Freezing
-from bertjax.training.quantization import QuantizationConfig, rounded
 from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.workdir import Workdir
 from bertjax.training.step import gradients

@@ -12,9 +12,9 @@ from flax.traverse_util import flatten_dict
 
 from bertjax.config.opening import SavedModel
 from bertjax.runtime.errors import UserError
+from bertjax.training.compression import PruningConfig, add_scores, describe_zeros, is_pruned, is_score, pruned
 from bertjax.training.lora import LoraConfig
 from bertjax.training.model_params import ModelParams
-from bertjax.training.pruning import PruningConfig, add_scores, describe_zeros, is_pruned, is_score, pruned
 from bertjax.training.step import gradients
 from tests import batches, runs
 from tests.training.trainer import make_step

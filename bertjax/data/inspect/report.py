@@ -43,7 +43,7 @@ def report(store: TokenStore) -> str:
     if share := manifest["spec"].get("share"):
         lines.append(f"share: {share:.3%} of the training documents (data.share)")
     lines += [f"duplicates dropped: {_counts(manifest['duplicates'])}", f"skipped: {_counts(manifest['skipped'])}"]
-    lines += cleaning.lines(manifest["ledger"])
+    lines += cleaning.ledger_lines(manifest["ledger"])
     lines += cleaning_lines(manifest.get("cleaning", {}))
     longest = (f"{name_of(source, name, manifest)} {tokens:,}" for tokens, source, name in manifest["longest"])
     lines.append(f"longest documents: {', '.join(longest)}")

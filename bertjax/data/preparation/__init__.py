@@ -4,9 +4,8 @@
 
 - `prepare` is the entry point. It names the store, locks it, runs the stages in order, resumes them after a kill, and
   publishes the result.
-- `pieces` reads the corpus files in any order. `cleaning` applies filters on the way; `duplicates` and
-  `near_duplicates` find the documents to drop.
-- `ledger` counts documents as they are read and as they leave. An incomplete store is never published.
+- `pieces` reads the corpus files in any order. `cleaning` applies filters on the way and counts documents as they are
+  read and as they leave (an incomplete store is never published); `duplicates` finds more documents to drop.
 - `steps` holds pure functions on documents.
 - `local` runs the steps in processes on one machine; `beam` runs them on many.
 

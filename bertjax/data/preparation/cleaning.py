@@ -23,7 +23,7 @@ import numpy as np
 
 from bertjax.data.config import DataConfig
 from bertjax.data.filters import Filter
-from bertjax.data.preparation import near_duplicates
+from bertjax.data.preparation import duplicates
 from bertjax.data.preparation.steps import Key
 from bertjax.data.sources import Document
 from bertjax.runtime.errors import RunFailed, UserError, printable, reason
@@ -70,7 +70,7 @@ class Ledger:
                 self.add(source, entry, *counts)
 
 
-def check(numbers: Numbers) -> None:
+def check_ledger(numbers: Numbers) -> None:
     """Raise RunFailed unless, for every source, the counts over all `WAYS` add up to `read`."""
     for source, entries in numbers.items():
         read = entries.get(READ, [0, 0])
@@ -81,7 +81,7 @@ def check(numbers: Numbers) -> None:
             raise RunFailed(f"of source {source}, {were} were read, and {are} are accounted for; {remedy}")
 
 
-def lines(numbers: Numbers) -> list[str]:
+def ledger_lines(numbers: Numbers) -> list[str]:
     """Return report lines: documents read from all sources together, and where they went."""
     total = Ledger()
     for entries in numbers.values():
@@ -198,7 +198,7 @@ class Entry(NamedTuple):
 
     Attributes:
       is_filtered: False for held-out files, which are never filtered.
-      buckets: see `near_duplicates.buckets`, uint64 [buckets]; None if near-duplicates stay.
+      buckets: see `duplicates.buckets`, uint64 [buckets]; None if near-duplicates stay.
     """
 
     key: Key
@@ -270,7 +270,7 @@ def cleaned(
             for entry in batch
         ]
         # MinHash is fast on many texts at once, so also on those that a filter drops.
-        buckets_DB = near_duplicates.buckets([verdict.text for verdict in verdicts], near) if near.drop else None
+        buckets_DB = duplicates.buckets([verdict.text for verdict in verdicts], near) if near.drop else None
         for d, (entry, verdict) in enumerate(zip(batch, verdicts, strict=True)):
             source = source_names[entry.key.source]
             dropped.count_changes(source, verdict.changes)

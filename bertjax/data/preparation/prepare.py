@@ -401,7 +401,7 @@ def assemble(shards: Iterable[EncodedShard], read: Reading, folder: Path) -> dic
         accounts.add(source, name, counts[name][source]["documents"], counts[name][source]["characters"])
         duplicates[source] += number
     # Before the manifest is written: without one, the folder is not a store.
-    cleaning.check(accounts.numbers)
+    cleaning.check_ledger(accounts.numbers)
     longest = [[tokens, read.groups[group][1], name] for tokens, group, name in longest]
     contents = {"counts": counts, "duplicates": duplicates, "skipped": skipped, "longest": longest}
     contents["ledger"] = accounts.numbers

@@ -16,7 +16,7 @@ import numpy as np
 
 from bertjax.data import sources
 from bertjax.data.config import DataConfig
-from bertjax.data.preparation import duplicates, near_duplicates, shards, steps
+from bertjax.data.preparation import duplicates, shards, steps
 from bertjax.data.preparation.cleaning import Dropped, Entry, Ledger, Numbers
 from bertjax.data.preparation.sample import Sample
 from bertjax.data.preparation.shards import DamagedShard
@@ -135,7 +135,7 @@ def compared(
         # Mapped while the file holds only exact duplicates; the others are added to it below.
         exact = duplicates.load(duplicates.path(folder))
         is_heldout = [split == "heldout" for split, _ in groups]
-        clusters = near_duplicates.find(folder / NEAR, exact, config.near_duplicates.buckets, is_heldout)
+        clusters = duplicates.find_near(folder / NEAR, exact, config.near_duplicates.buckets, is_heldout)
         duplicates.add(duplicates.path(folder), clusters.dropped)
         dropped_G = np.bincount(clusters.groups, minlength=len(groups))
         kept = tuple((np.array(kept) - dropped_G).tolist())
@@ -179,7 +179,7 @@ def load_sample(folder: Path) -> list[str]:
 
 def _write_near(
     dropped: Dropped,
-    clusters: near_duplicates.Clusters,
+    clusters: duplicates.Clusters,
     dropped_G: np.ndarray,
     groups: Groups,
     all_sources: list[Source],
@@ -263,7 +263,7 @@ def _recorded(
         records.write(duplicates.record(entry.content.words, entry.key, entry.group, characters, entry.is_used))
         if near_records:
             near_records.write(
-                near_duplicates.record(entry.key, entry.content.digest, entry.group, text, entry.buckets)
+                duplicates.near_record(entry.key, entry.content.digest, entry.group, text, entry.buckets)
             )
         # Documents outside `data.share` were sampled and recorded like all others, and end here.
         if entry.is_used:

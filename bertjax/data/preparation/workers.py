@@ -19,9 +19,9 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, cast
 
-from bertjax.runtime import terminal
+from bertjax.runtime import command_line
+from bertjax.runtime.command_line import STOP_SIGNALS
 from bertjax.runtime.errors import RunFailed
-from bertjax.runtime.terminal import STOP_SIGNALS
 
 CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 
@@ -128,7 +128,7 @@ def _died(worker: subprocess.Popen) -> RunFailed:
 def serve() -> None:
     """A worker's main loop: answer tasks from stdin until the starting process is gone."""
     ignore_stop_signals()  # stdin ends with the starter
-    with terminal.guarded("stderr"):
+    with command_line.guarded("stderr"):
         # A `print` in a filter or library must not end up between the pickled answers.
         answers, sys.stdout = sys.stdout.buffer, sys.stderr
         try:

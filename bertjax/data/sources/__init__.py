@@ -8,13 +8,13 @@ lists parts and register its prefix in `PLACES`.
 import dataclasses
 from collections.abc import Iterator
 
-from bertjax.data.sources import files, hub, tfds
+from bertjax.data.sources import files, published
 from bertjax.data.sources.base import GROUP_FIELD, Document, OfFields, OnBad, OnRead, Part, stop
 from bertjax.runtime.errors import UserError
 
 __all__ = ["Document", "Part", "documents", "parts", "stop"]
 
-PLACES = {"embedded": files.embedded, "tfds": tfds.parts, "hf": hub.parts}
+PLACES = {"embedded": files.embedded, "tfds": published.tfds_parts, "hf": published.hub_parts}
 
 
 def parts(corpus: str, text_field: str, group_field: str = "") -> list[Part]:

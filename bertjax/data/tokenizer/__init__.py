@@ -23,13 +23,13 @@ def train(sentences: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     Raises:
       UserError: the sentences cannot fill `config.vocab_size`, or their characters do not fit into it.
     """
-    from bertjax.data.tokenizer import byte_bpe, wordpiece  # not needed to load a tokenizer
+    from bertjax.data.tokenizer import subwords  # not needed to load a tokenizer
 
     if config.kind in SENTENCEPIECE_KINDS:
         return sentencepiece.train(sentences, config)
     if config.kind == "wordpiece":
-        return wordpiece.train(sentences, config)
-    return byte_bpe.train(sentences, config)
+        return subwords.train_wordpiece(sentences, config)
+    return subwords.train_byte_bpe(sentences, config)
 
 
 def from_model(path: str | Path, lowercase: bool = False) -> Tokenizer:
@@ -45,9 +45,9 @@ def from_model(path: str | Path, lowercase: bool = False) -> Tokenizer:
     """
     place = Path(place_of(path, reads_remote=False))
     if place.suffix == ".txt":
-        from bertjax.data.tokenizer import wordpiece
+        from bertjax.data.tokenizer import subwords
 
-        return wordpiece.from_vocab(place, lowercase)
+        return subwords.from_vocab(place, lowercase)
     if lowercase:
         model = f"data.tokenizer.model={str(place)!r}, which has its own normalization"
         raise UserError(f"data.tokenizer.lowercase=True has no effect with {model}; remove it")

@@ -13,7 +13,7 @@ from bertjax.data.labeled import labels
 from bertjax.data.tokenizer.mixed import MixedTokenizer
 from bertjax.models import vocabulary
 from bertjax.models.config import EncoderConfig
-from bertjax.models.tracing import with_possible_attention
+from bertjax.models.kernel_choice import with_possible_attention
 from bertjax.runtime.errors import UserError, shorten
 from bertjax.runtime.storage import place_of
 

@@ -22,9 +22,9 @@ from bertjax.models.config import VOCABULARY_MULTIPLE, EncoderConfig
 from bertjax.models.dropout import bits, split
 from bertjax.models.flops import FlopsPart, head_products
 from bertjax.models.heads import masked_lm_head
+from bertjax.models.kernel_choice import with_possible_attention
 from bertjax.models.model import HeadSpec, Model
 from bertjax.models.other_heads import DetectionHead
-from bertjax.models.tracing import with_possible_attention
 from bertjax.objectives.base import Arrays, joined
 from bertjax.objectives.losses import binary_term
 from bertjax.objectives.pretraining.mlm import MaskedLM

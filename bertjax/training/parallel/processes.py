@@ -21,7 +21,7 @@ import jax
 from jax._src.distributed import global_state
 from jax.experimental import multihost_utils
 
-from bertjax.runtime import command_line, errors, terminal
+from bertjax.runtime import command_line, errors
 from bertjax.runtime.errors import RunFailed, Unexplained, UserError, reason
 
 T = TypeVar("T")
@@ -230,7 +230,7 @@ class StopTogether:
     def __init__(self):
         self._edges = 0
         signal.signal(signal.SIGINT, self._interrupted)
-        if terminal.heeds_hangup():
+        if command_line.heeds_hangup():
             signal.signal(signal.SIGHUP, self._hung_up)
         self._interrupts = 0
 
@@ -266,7 +266,7 @@ def leave(run: Callable[[], int]) -> int:
         # A single process leaves no others behind: the caller handles the error.
         if global_state.client is None:
             raise
-        with terminal.guarded("stderr"):
+        with command_line.guarded("stderr"):
             traceback.print_exc()
         exit_code = command_line.FAILED
     if global_state.client is not None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from etils import epath
 
-from bertjax.runtime import storage, terminal
+from bertjax.runtime import command_line, storage
 from bertjax.training.run.notify import Notifier
 
 _SECONDS_BETWEEN_WRITES = 10.0
@@ -214,7 +214,7 @@ class Watchdog:
             f"error: no progress for {waited:.0f} s in the state {name!r} at step {self._step}; run the same command "
             "again to resume, or raise runtime.hang_timeout if this takes so long here; the stacks of all threads:\n"
         )
-        terminal.write_error(line.encode())
+        command_line.write_error(line.encode())
         faulthandler.dump_traceback(_STDERR)
         self.notify("failed", self._step, message=line.partition(";")[0])
         self.notify.flush()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax.data.config import NearDuplicates
-from bertjax.data.preparation import duplicates, near_duplicates
+from bertjax.data.preparation import duplicates
 from bertjax.data.preparation.duplicates import find, record
 from bertjax.data.preparation.steps import Key, digest
 from bertjax.data.text import ngrams
@@ -33,9 +33,9 @@ BUCKETS = 3
 
 
 def found(tmp_path, entries, exact=()):
-    (tmp_path / "near").write_bytes(b"".join(near_duplicates.record(*entry) for entry in entries))
+    (tmp_path / "near").write_bytes(b"".join(duplicates.near_record(*entry) for entry in entries))
     (tmp_path / "exact").write_bytes(b"".join(sorted(key.packed() for key in exact)))
-    return near_duplicates.find(tmp_path / "near", duplicates.load(tmp_path / "exact"), BUCKETS, [False, True])
+    return duplicates.find_near(tmp_path / "near", duplicates.load(tmp_path / "exact"), BUCKETS, [False, True])
 
 
 SETTINGS = NearDuplicates(drop=True)
@@ -72,7 +72,7 @@ def jaccard(first, second):
 def test_recall_is_that_of_the_theory_and_precision_is_1(share, is_contiguous):
     """Edits of 5 to 40% of the words: 1-(1-s^8)^14 of the pairs are found, within 4 standard deviations."""
     pairs = texts_with_edits(share, is_contiguous)
-    first, second = (near_duplicates.buckets(list(texts), SETTINGS) for texts in zip(*pairs))
+    first, second = (duplicates.buckets(list(texts), SETTINGS) for texts in zip(*pairs))
     found = (first == second).any(axis=1)
     expected = np.array([1 - (1 - jaccard(*pair) ** SETTINGS.hashes) ** SETTINGS.buckets for pair in pairs])
     deviation = np.sqrt((expected * (1 - expected)).sum())

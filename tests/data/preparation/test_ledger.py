@@ -12,7 +12,7 @@ import pytest
 from bertjax.data import sources
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.preparation import duplicates, shards
-from bertjax.data.preparation.cleaning import READ, SKIPPED, WAYS, check
+from bertjax.data.preparation.cleaning import READ, SKIPPED, WAYS, check_ledger
 from bertjax.data.preparation.duplicates import PACKED_KEY
 from bertjax.data.preparation.local import Local
 from bertjax.data.preparation.prepare import prepare
@@ -48,7 +48,7 @@ def test_what_is_read_is_what_is_kept_and_left_out(config, tmp_path, settings, c
         assert entry(store, READ, name) == sums.tolist()
         assert entry(store, "filtered", name)[0] == (1 if name == "web" and settings is CLEANING else 0)
         assert (entry(store, "outside_share", name)[0] > 0) == ("share" in settings)
-    check(store.manifest["ledger"])
+    check_ledger(store.manifest["ledger"])
     assert "not read: 3 bad documents, at least 9 bytes" in capsys.readouterr().out
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from bertjax.data import sources
-from bertjax.data.sources import Document, hub
+from bertjax.data.sources import Document, published
 from tests.data.sources.reading import error_of, read, skipping, texts
 
 
@@ -101,12 +101,12 @@ def test_only_the_column_of_the_text_is_fetched(shards, monkeypatch):
     for path in shards.iterdir():
         memory.pipe(f"/set/{path.name}", path.read_bytes())
     files = [f"memory://set/{path.name}" for path in sorted(shards.iterdir())]
-    parts = hub._parquet_parts(files, "body")
+    parts = published._parquet_parts(files, "body")
     assert [part.name for part in parts] == [path.name for path in sorted(shards.iterdir())]
     hashes = iter(("1f", "1f", "2e"))
     with monkeypatch.context() as patch:
         patch.setattr(type(memory), "info", lambda self, path: {"size": 7, "blob_id": next(hashes)})
-        one, same, other = (hub._parquet_parts(files[:1], "body")[0].fingerprint() for _ in range(3))
+        one, same, other = (published._parquet_parts(files[:1], "body")[0].fingerprint() for _ in range(3))
     assert one == same != other != parts[0].fingerprint(), "the hash that the hub knows"
     fetched = []
     read_some = io.BytesIO.readinto

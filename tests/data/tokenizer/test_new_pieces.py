@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bertjax.data import tokenizer
-from bertjax.data.tokenizer import resizing, tokenizer_json, wordpiece
+from bertjax.data.tokenizer import resizing, subwords, tokenizer_json
 from bertjax.runtime.errors import UserError
 from tests.data.tokenizer.conftest import KINDS
 
@@ -17,7 +17,7 @@ SYMBOLS = ["[PAD]", "[UNK]", "[SEP]", "[CLS]", "[MASK]"]
 def with_pieces(tmp_path, *pieces: str, lowercase: bool = True):
     path = tmp_path / "vocab.txt"
     path.write_text("".join(f"{piece}\n" for piece in [*SYMBOLS, *pieces]))
-    return wordpiece.from_vocab(path, lowercase)
+    return subwords.from_vocab(path, lowercase)
 
 
 def test_old_ids_stay_and_new_ones_follow_in_order(tmp_path):
