@@ -1,6 +1,7 @@
 """Imports point one way: commands -> inference, interop, training -> objectives -> models, data."""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -131,6 +132,30 @@ def test_there_are_no_circles_between_modules():
         for module in leaves:
             del remaining[module]
     assert sorted(remaining) == [], "these modules import each other, or import ones that do"
+
+
+@functools.cache
+def names_in(module: str) -> set[str]:
+    """The names that a module has: what it defines, sets and imports; none if there is no such module."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(MODULES[module].read_text())) if module in MODULES else ():
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.alias)):
+            names.add(getattr(node, "asname", None) or node.name.rpartition(".")[2])
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return names
+
+
+def test_scripts_and_tests_import_what_there_is():
+    """Also those that no other test starts, such as the check of a TPU."""
+    missing = set()
+    for folder in ("benchmarks", "configs", "docs", "launch", "lessons", "tests"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for name in imported(path):
+                module, _, attribute = (own := name.removeprefix("bertjax.")).rpartition(".")
+                if own != name and own not in MODULES and attribute not in names_in(module):
+                    missing.add(f"{path.relative_to(ROOT)} imports {name}")
+    assert missing == set()
 
 
 def test_a_package_describes_its_contents():
