@@ -45,17 +45,12 @@ class Save(Hook):
             self._save(run, is_last=run.is_at_end)
 
     def on_stop(self, run: Run) -> None:
-        """Save the state, or finish a save that started a few steps ago."""
-        if jax.process_count() == 1:  # several processes learn together in `finish_recent` that a save has failed
+        if jax.process_count() == 1:  # several processes learn together in `save_last` that a save has failed
             self._saving.check()
-        if run.step == run.restored.step and not run.restored.is_new:
-            run.saved = run.step  # nothing is trained: the restored checkpoint is this state
-        elif finished := self._saving.finish_recent(run.step):
-            run.saved, run.failure = finished
-        else:
+        if run.step > run.restored.step or run.restored.is_new:  # otherwise the restored checkpoint is this state
             run.take()
             self._save(run, is_last=True)
-            run.saved = run.step
+        run.saved = run.step
 
     def on_close(self, run: Run, error: BaseException | None) -> None:
         # After an error, complete a running save only if no other process is needed for it and this one still owns the

@@ -2,14 +2,12 @@
 
 import contextlib
 import errno
-import itertools
 import json
 import logging
 import signal
 import subprocess
 import sys
 import threading
-import time
 
 import jax
 import pytest
@@ -22,7 +20,7 @@ from bertjax.training.run import notify
 from bertjax.training.run import watchdog as watchdogs
 from bertjax.training.run.failures import Failures, NotFinite
 from bertjax.training.run.notify import Notifier, end_of
-from bertjax.training.run.watchdog import TRAINING, Heartbeat, Watchdog
+from bertjax.training.run.watchdog import TRAINING, Watchdog
 from bertjax.training.run.workdir import read_jsonl
 from tests import runs
 from tests.training.run.watched_clock import WatchedClock
@@ -59,35 +57,32 @@ def test_a_step_that_is_late_is_logged_once(clock, caplog):
 
 
 def test_the_heartbeat_follows_the_states_and_goes_on_in_long_ones(tmp_path, monkeypatch):
-    reports, clock = itertools.count(1), Clock()
-    clock.time, clock.monotonic = lambda: float(next(reports)), time.monotonic
+    clock, path = Clock(), epath.Path(tmp_path / "heartbeat.json")
     monkeypatch.setattr(watchdogs, "time", clock)
-    heartbeat = Heartbeat(epath.Path(tmp_path / "heartbeat.json"))
+    watchdog = Watchdog(100, path)
 
-    def reported(count: int = 2) -> tuple:
-        seen = heartbeat._time
-        wait_until(lambda: heartbeat._time >= seen + count)  # the second report from now on is of the state now
-        heartbeat.write(everything=True)
-        record = json.loads((tmp_path / "heartbeat.json").read_text())
-        times.append(record["time"])
-        return record["step"], record["state"], record["steps"]
+    def reported() -> tuple:
+        clock.now += 10
+        watchdog.write(everything=False)
+        record = json.loads(path.read_text())
+        return record["step"], record["state"], record["steps"], record["time"]
 
-    times: list[float] = []
-    with Watchdog(0, heartbeat, least=0.1) as watchdog:
-        assert reported() == (0, "starting", 0)
-        watchdog.locate(10, 100)
-        with watchdog.state(TRAINING):
-            watchdog.beat(11)
-            wait_until(lambda: heartbeat._step == 11)
-            assert reported(0) == (11, "training", 100)
-            with watchdog.state("saving"):
-                assert reported() == reported() == (11, "saving", 100)
-        watchdog.end("failed", 1, "no space")
-    assert reported(0) == (11, "failed", 100)
-    assert times == sorted(set(times))
-    record = json.loads((tmp_path / "heartbeat.json").read_text())
-    assert (record["started"], record["exit_code"], record["failure"]) == (1.0, 1, "no space")
-    assert record["time"] == heartbeat._time, "that of the report, not of the writing"
+    assert reported() == (0, "starting", 0, 1010)
+    watchdog.locate(10, 100)
+    with watchdog.state(TRAINING):
+        watchdog.beat(11)
+        assert reported() == reported() == (11, "training", 100, 1010), "the time of the last progress"
+        with watchdog.state("saving"):
+            assert [reported(), reported()] == [(11, "saving", 100, 1040), (11, "saving", 100, 1050)]
+        watchdog.beat(12)
+        clock.now += 1
+        watchdog.write(everything=False)
+        assert json.loads(path.read_text())["step"] == 11, "ten seconds have not passed"
+    watchdog.end("failed", 1, "no space")
+    watchdog.write(everything=True)
+    record = json.loads(path.read_text())
+    assert (record["state"], record["exit_code"], record["failure"]) == ("failed", 1, "no space")
+    assert (record["started"], record["time"], record["hang_timeout"]) == (1000.0, clock.now, 100)
 
 
 # In a process of its own, because the watchdog ends it. Its clock stands still unless the script sets it, and the
