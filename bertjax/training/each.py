@@ -20,7 +20,7 @@ from bertjax.runtime import platform, storage
 from bertjax.runtime.errors import Busy, RunFailed, Unavailable, UserError, reason, shorten
 from bertjax.training.run import record
 from bertjax.training.run.checkpoint import NotSaved
-from bertjax.training.run.failures import is_of_device
+from bertjax.training.run.watchdog import is_of_device
 from bertjax.training.run.workdir import Workdir
 
 _SECONDS_BETWEEN_ROUNDS = 10.0

@@ -18,9 +18,9 @@ from bertjax.training.hooks.base import Hook, Run
 from bertjax.training.parallel import processes
 from bertjax.training.restore import Restored
 from bertjax.training.results.report import show_samples
-from bertjax.training.run.failures import NotFinite
 from bertjax.training.run.metrics import MetricsLog, Totals, speed_of
 from bertjax.training.run.trackers import Tracking
+from bertjax.training.run.watchdog import NotFinite
 from bertjax.training.start import Start
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from bertjax.runtime.errors import Unavailable, UserError, json_text
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.hooks.base import Hook, Run
 from bertjax.training.results import curves
-from bertjax.training.run.failures import NotFinite
 from bertjax.training.run.saving import Saving
+from bertjax.training.run.watchdog import NotFinite
 from bertjax.training.run.workdir import Workdir
 
 

@@ -18,9 +18,8 @@ from bertjax.runtime.errors import Busy, RunFailed, Unavailable, UserError
 from bertjax.runtime.storage import StorageError
 from bertjax.training.run import notify
 from bertjax.training.run import watchdog as watchdogs
-from bertjax.training.run.failures import Failures, NotFinite
 from bertjax.training.run.notify import Notifier, end_of
-from bertjax.training.run.watchdog import TRAINING, Watchdog
+from bertjax.training.run.watchdog import TRAINING, Failures, NotFinite, Watchdog
 from bertjax.training.run.workdir import read_jsonl
 from tests import runs
 from tests.training.run.watched_clock import WatchedClock
