@@ -165,17 +165,13 @@ class Checkpoints:
         return _Manager(folder, options=options, item_names=("state", "meta"))
 
     def steps(self) -> list[int]:
-        """Return the steps of the checkpoints that were complete at the first listing, in order.
+        """Return the steps of the checkpoints that are complete now, in order.
 
         Raises:
           Unavailable: the storage does not answer.
         """
+        vars(self).pop("_reader", None)  # it would list them once
         return sorted(self._reader.all_steps())
-
-    def refreshed_steps(self) -> list[int]:
-        """Return the steps of the checkpoints that are complete now, in order."""
-        vars(self).pop("_reader", None)
-        return self.steps()
 
     def save(self, step: int, state: State, meta: dict) -> None:
         """Start writing a checkpoint; `settle` waits until it is complete.

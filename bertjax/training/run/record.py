@@ -374,7 +374,7 @@ def read_checkpoint(path: Path, step: str) -> Export:
 def _restore(checkpoints: Checkpoints, path: Path, step: str) -> RestoredCheckpoint:
     """Read a checkpoint, by default the newest. If a live run deletes the newest one meanwhile, read its successor."""
     while True:
-        steps = checkpoints.refreshed_steps()
+        steps = checkpoints.steps()
         number = int(step) if step.isdecimal() else steps[-1] if steps and not step else None
         if number not in steps:
             raise UserError(
@@ -383,7 +383,7 @@ def _restore(checkpoints: Checkpoints, path: Path, step: str) -> RestoredCheckpo
         try:
             return checkpoints.restore(number)
         except Damaged as error:
-            if number not in checkpoints.refreshed_steps():
+            if number not in checkpoints.steps():
                 continue
             # Name an alternative that is known to work: this verifies older checkpoints until one is intact.
             remedy = "there is no other one that can be read; restore one from a backup"

@@ -217,17 +217,14 @@ class Failures:
     def __init__(self, path: epath.Path, checkpoint: int):
         self._path, self._checkpoint = path, checkpoint
         # One process reads for all, so that every process can decide by itself whether a failure repeats.
-        records = processes.together(lambda: read_jsonl(path)[-_KEPT:] if processes.is_writer() else [])
-        self._records = processes.gather(records, "failures")[0]
+        self._records = processes.from_writer(lambda: read_jsonl(path)[-_KEPT:], "failures")
 
     def judge(self, step: int, error: Exception) -> Exception:
         """Record a step's failure and return the error to raise, with an explanation if the cause is known.
 
         If the last failure was the same, it is `FailedAgain`, which tells a launcher not to restart the run.
         """
-        if isinstance(error, (UserError, OSError)) and not isinstance(error, NotFinite):
-            return error
-        if is_of_device(error):
+        if not isinstance(error, NotFinite) and (isinstance(error, UserError | OSError) or is_of_device(error)):
             return error
         known = explained(error, step)
         if jax.process_count() > 1 and not isinstance(error, NotFinite):

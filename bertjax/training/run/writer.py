@@ -13,7 +13,7 @@ import socket
 import struct
 import threading
 import time
-from typing import Protocol
+from typing import Any
 
 from etils import epath
 from tensorboardX.proto.event_pb2 import Event, SessionLog
@@ -164,19 +164,12 @@ def _framed(**content) -> bytes:
     return b"".join((length, struct.pack("<I", masked_crc32c(length)), data, struct.pack("<I", masked_crc32c(data))))
 
 
-class Sink(Protocol):
-    """A log file or folder with a buffer in memory. Only the writer's thread calls `write`."""
-
-    path: epath.Path
-
-    def write(self, everything: bool) -> None:
-        """Write the part of the buffer that is due; with `everything`, the whole buffer."""
-
-
 class LogWriter:
     """A thread that writes metrics, samples, spikes, events, newest results, elapsed time and the heartbeat.
 
-    Failures are logged once and retried. Meanwhile, sinks buffer a bounded number of lines.
+    Sinks are files with a buffer in memory, such as `GrowingFile`: they have a `path`, and `write(everything)` writes
+    what is due, or the whole buffer. Failures are logged once and retried. Meanwhile, sinks buffer a bounded number of
+    lines.
 
     Args:
       active: False in processes that do not write; all methods then do nothing.
@@ -185,7 +178,7 @@ class LogWriter:
 
     def __init__(self, active: bool = True, lock: Lease | None = None):
         self.active, self._lock = active, lock
-        self._sinks: list[Sink] = [lock] if lock else []
+        self._sinks: list[Any] = [lock] if lock else []
         self._requests: queue.SimpleQueue[threading.Event | None] = queue.SimpleQueue()
         self._failed: dict[epath.Path, float] = {}  # {sink that cannot be written: time of the next attempt}
         self._thread = threading.Thread(target=self._run, name="log writer", daemon=True)
@@ -201,7 +194,7 @@ class LogWriter:
         if is_written and self._thread.is_alive():  # do not wait a second time for a file that cannot be written
             self._thread.join(_SECONDS_AFTER_A_FAILURE)  # from here on, it does not change any file
 
-    def add(self, *sinks: Sink) -> None:
+    def add(self, *sinks: Any) -> None:
         """Add sinks to write."""
         self._sinks += sinks
 
@@ -229,7 +222,7 @@ class LogWriter:
                 self._write(sink, everything=request is not done)
             request.set()
 
-    def _write(self, sink: Sink, everything: bool) -> None:
+    def _write(self, sink: Any, everything: bool) -> None:
         if not everything and time.monotonic() < self._failed.get(sink.path, 0.0):
             return
         try:
