@@ -120,7 +120,7 @@ def opened(
     files, is_writer, accepted = Workdir.at(workdir), processes.is_writer(), threading.Event()
     parsed(on_event)  # in every process, so that all end alike
     with (
-        Notifier(on_event if is_writer else "", str(files.root), accepted) as notify,
+        contextlib.closing(Notifier(on_event if is_writer else "", str(files.root))) as notify,
         Watchdog(config.runtime.hang_timeout, files.heartbeat, notify) as watchdog,
         contextlib.ExitStack() as closing,
         processes.noticing_lost_peers(),
@@ -132,14 +132,15 @@ def opened(
                 closing.enter_context(restoring_heartbeat(files, accepted))
             return lock, Elapsed(files.elapsed)
 
+        def record_end(_, error: BaseException | None, __) -> None:
+            if error is not None and (accepted.is_set() or not is_refusal(error)):
+                watchdog.end(end_of(error), command_line.code_for(error), reason(error))
+                notify(end_of(error), message=reason(error))
+
         lock, elapsed = processes.together(enter)
         versions.check(files, other_versions, versions.hashes(versions.foreign_modules(config.training_kinds)))
         writer = closing.enter_context(LogWriter(is_writer, lock))
-        closing.push(
-            lambda _, error, __: (
-                watchdog.end(end_of(error), command_line.code_for(error), reason(error)) if error else None
-            )
-        )
+        closing.push(record_end)
         writer.add(watchdog)  # now: opening the data may take longer than a launcher waits for a heartbeat
         before = record.shared_record(files)
         yield Session(files, before, lock, writer, watchdog, elapsed, accepted, closing)

@@ -118,11 +118,7 @@ def cases(flags, tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "case",
-    PAIRS,
-    ids=lambda case: "-".join(map(str, case)),
-)
+@pytest.mark.parametrize("case", PAIRS, ids=lambda case: "-".join(map(str, case)))
 def test_sigterm_stops_and_saves(cases, case):
     assert cases(case) == STOPPED, cases.log(case)
     heartbeat = json.loads((cases.workdir(case) / "heartbeat.json").read_text())

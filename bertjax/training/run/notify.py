@@ -15,7 +15,7 @@ import time
 from typing import Any, Literal
 
 from bertjax.runtime import storage
-from bertjax.runtime.errors import Busy, RunFailed, Unavailable, UserError, reason
+from bertjax.runtime.errors import Busy, RunFailed, Unavailable, UserError
 
 # Events that may occur at every step. One call per minute is enough to alert someone.
 _REPEATED = ("stalled", "spike", "diverged")
@@ -54,21 +54,16 @@ class Notifier:
     variables BERTJAX_EVENT, BERTJAX_STEP and BERTJAX_WORKDIR. Its output goes to stderr. If the command is too slow,
     events are dropped with a warning.
 
-    As a context manager it adds the event `failed` if the block raises, or `stopped` if the same command may succeed
-    later; none if a start is refused. At the end it waits at most ten seconds for queued events.
-
     Args:
       command: program and arguments in shell syntax, without shell operators; empty to do nothing.
       workdir: workdir of the run.
-      accepted: set once the start is accepted.
 
     Raises:
       UserError: the command has an unclosed quote.
     """
 
-    def __init__(self, command: str, workdir: str, accepted: threading.Event | None = None):
-        self._command = parsed(command)
-        self._workdir, self._accepted = workdir, accepted
+    def __init__(self, command: str, workdir: str):
+        self._command, self._workdir = parsed(command), workdir
         self._step, self._warned = 0, False
         self._sent: dict[str, float] = {}
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue(_WAITING_EVENTS)
@@ -91,15 +86,6 @@ class Notifier:
             self._events.put_nowait(record)
         except queue.Full:
             self._warn(f"it has not handled the last {_WAITING_EVENTS} events; the event {event} is dropped")
-
-    def __enter__(self) -> "Notifier":
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, traceback: Any) -> None:
-        is_of_run = self._accepted is None or self._accepted.is_set()
-        if error is not None and (is_of_run or not is_refusal(error)):
-            self(end_of(error), message=reason(error))
-        self.close()
 
     def close(self) -> None:
         """Wait until the command has handled all events, at most ten seconds, then kill it."""

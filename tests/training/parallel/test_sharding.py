@@ -19,12 +19,7 @@ from bertjax.runtime.errors import UserError
 from bertjax.runtime.mesh import AXES
 from bertjax.training.config import MeshConfig
 from bertjax.training.parallel.make_mesh import fill_mesh, make_mesh
-from bertjax.training.parallel.sharding import (
-    ENCODER_RULES,
-    HEAD_RULES,
-    batch_shards,
-    shardings,
-)
+from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, batch_shards, shardings
 from bertjax.training.parallel.strategy import Layout
 from bertjax.training.step import gradients
 from bertjax.training.trace_checks import check_batch
