@@ -95,6 +95,8 @@ class NewestResults(Hook):
       lines_to_draw: returns the lines of metrics so far.
     """
 
+    every = 0.0
+
     def __init__(self, workdir: Workdir, lines_to_draw: Callable[[], list[dict[str, Any]]]):
         self._workdir, self.path, self._lines_to_draw = workdir, workdir.summary, lines_to_draw
         self._figures = self._written = {}
@@ -116,7 +118,7 @@ class NewestResults(Hook):
         # Keep an earlier date: frequent evaluations must not postpone the drawing forever.
         self._due = min(self._due, time.monotonic() + _SECONDS_UNTIL_DRAWN)
 
-    def write(self, everything: bool) -> None:
+    def write(self) -> None:
         """Write new figures, if any, and the curves if they are due.
 
         Raises:

@@ -26,7 +26,6 @@ from bertjax.training.run.writer import Events, Journal, LogWriter
 
 # Limit on lines to draw while a run is in progress: more than a figure has pixels.
 _MOST_DRAWN = 4096
-_SECONDS_BETWEEN_WRITES = 10.0
 
 log = logging.getLogger(__name__)
 
@@ -237,28 +236,27 @@ class Elapsed:
       path: JSON file with the seconds of each start.
     """
 
+    every = 10.0
+
     def __init__(self, path: epath.Path):
         self.path = path
         self._before: list[float] = []
         with contextlib.suppress(storage.StorageError, TypeError, ValueError):  # a lost file does not stop a run
             self._before = [float(seconds) for seconds in json.loads(storage.read_bytes(path))]
-        self._started = self._written = time.monotonic()
+        self._started = time.monotonic()
 
     @property
     def seconds(self) -> float:
         """Wall seconds over all starts."""
         return sum(self._before) + time.monotonic() - self._started
 
-    def write(self, everything: bool) -> None:
-        """Write the file if ten seconds have passed since the last write, or if `everything` is set.
+    def write(self) -> None:
+        """Write the file.
 
         Raises:
           StorageError: it cannot be written.
         """
-        now = time.monotonic()
-        if everything or now - self._written > _SECONDS_BETWEEN_WRITES:
-            self._written = now
-            storage.write_text(self.path, json.dumps([*self._before, now - self._started], indent=2) + "\n")
+        storage.write_text(self.path, json.dumps([*self._before, time.monotonic() - self._started], indent=2) + "\n")
 
 
 def goodput_of(totals: Totals, wall_seconds: float) -> dict[str, float]:

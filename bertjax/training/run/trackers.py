@@ -23,7 +23,6 @@ from bertjax.training.run.workdir import Workdir, read_json, write_json
 from bertjax.training.run.writer import LogWriter
 
 _MOST_WAITING = 20_000
-_SECONDS_BETWEEN_NOTES = 10.0
 
 log = logging.getLogger(__name__)
 
@@ -182,13 +181,15 @@ class Tracking:
       settings: configuration as plain dicts.
     """
 
+    every = 10.0
+
     def __init__(self, kind: str, workdir: Workdir, settings: dict[str, Any]):
         self.path = workdir.root / f"tracker-{kind.replace(':', '.')}.json"
         self._kind, self._workdir, self._settings = kind, workdir, settings
         self._waiting: collections.deque[tuple[int, dict[str, float]]] = collections.deque(maxlen=_MOST_WAITING)
         self._tracker: Tracker | None = None
         self._id, self._step = "", -1
-        self._noted, self._is_ending = -math.inf, False
+        self._is_ending = False
         self._writer = LogWriter()
 
     def __enter__(self) -> "Tracking":
@@ -205,7 +206,7 @@ class Tracking:
         """Queue a step's finite scalars for the tracker."""
         self._waiting.append((step, {name: value for name, value in scalars.items() if math.isfinite(value)}))
 
-    def write(self, everything: bool) -> None:
+    def write(self) -> None:
         """Pass queued steps; at the end, complete the tracker's run. Only the tracker's thread calls this."""
         if self._tracker is None:  # start lazily, in this thread: importing and connecting may take long or fail
             if not self._waiting:
@@ -218,9 +219,7 @@ class Tracking:
                 self._step = step
             if self._waiting[0][0] == step:  # otherwise a full queue dropped it while it was written
                 self._waiting.popleft()
-        # A kill loses at most ten seconds of notes; some steps are then sent twice.
-        if everything or time.monotonic() - self._noted > _SECONDS_BETWEEN_NOTES:
-            self._note()
+        self._note()  # a kill before it sends some steps twice
         if self._is_ending:
             self._tracker.close()
             self._tracker = None
@@ -242,7 +241,6 @@ class Tracking:
         self._note()
 
     def _note(self) -> None:
-        self._noted = time.monotonic()
         skipped = self._skipped_before(self._step)
         write_json(self.path, {"id": self._id, "step": self._step, "skip_rows": skipped})
 

@@ -32,7 +32,6 @@ _PATIENCE = 3.0
 _LEAST_SECONDS = 30.0
 _FACTOR = 20.0
 _KNOWN_STEPS = 5
-_SECONDS_BETWEEN_WRITES = 10.0
 _STDERR = 2
 
 # Number of recorded failures; older ones are dropped.
@@ -76,6 +75,8 @@ class Watchdog:
       least: a step is never late before this many seconds.
     """
 
+    every = 10.0
+
     def __init__(
         self,
         hang_timeout: float,
@@ -89,7 +90,7 @@ class Watchdog:
         self._tick = min(1.0, least / 10, self._hang_timeout / 10)
         self._durations: collections.deque[float] = collections.deque(maxlen=101)
         self._step = self._steps = 0
-        self._started, self._due = time.time(), -math.inf
+        self._started = time.time()
         self._end: dict[str, int | str] = {}
         self._written: dict[str, Any] = {}
         self._ended = threading.Event()
@@ -125,15 +126,13 @@ class Watchdog:
         """Set the number of steps done and the number of all steps."""
         self._step, self._steps = step, steps
 
-    def write(self, everything: bool) -> None:
-        """Write the heartbeat if ten seconds have passed, or if `everything` is set.
+    def write(self) -> None:
+        """Write the heartbeat if it has changed.
 
         Raises:
           StorageError: it cannot be written.
         """
-        if not everything and time.monotonic() < self._due:
-            return
-        self._due, limit = time.monotonic() + _SECONDS_BETWEEN_WRITES, self._hang_timeout
+        limit = self._hang_timeout
         name, _, _, progress = self._current
         progress = progress if name == TRAINING or self._end else time.time()
         record = {"step": self._step, "time": progress, "state": name, "steps": self._steps, "started": self._started}

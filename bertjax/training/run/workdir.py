@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import json
 import logging
-import math
 import os
 import re
 import tempfile
@@ -27,7 +26,6 @@ log = logging.getLogger(__name__)
 _SILENT_SECONDS = 90.0
 # Time until processes that start at the same moment see each other's ids.
 _SETTLING_SECONDS = 3.0
-_SECONDS_BETWEEN_LOOKS = 10.0
 _RELEASED = "released"
 
 # Folder of a run on all records, beside those of the folds of a labeled file.
@@ -172,10 +170,12 @@ class Lease:
     compares it before each save and every ten seconds, when it also changes a second object, its sign of life.
     """
 
+    every = 10.0
+
     def __init__(self, workdir: Workdir):
         self.path, self._root, self._id = workdir.lock, workdir.root, uuid.uuid4().hex
         self._alive = self.path.with_name(f"{self.path.name}-alive")
-        self._is_taken, self._looked = False, -math.inf
+        self._is_taken = False
 
     def claim(self) -> None:
         """Write this start's id, unless another process is alive. Clocks of different machines are never compared.
@@ -198,7 +198,7 @@ class Lease:
         time.sleep(_SETTLING_SECONDS)
         if self._read(self.path) != self._id:
             raise in_use
-        self.write(everything=True)
+        self.write()
 
     def check(self) -> None:
         """Raise Unavailable if this process is known to have lost the lock; does no I/O."""
@@ -213,12 +213,10 @@ class Lease:
         self._is_taken = self._is_taken or self._read(self.path) != self._id
         self.check()
 
-    def write(self, everything: bool) -> None:
-        """Verify the lock and give a sign of life, every ten seconds. `LogWriter` calls it before it writes logs."""
-        if everything or time.monotonic() - self._looked > _SECONDS_BETWEEN_LOOKS:
-            self._looked = time.monotonic()
-            self.verify()
-            storage.write_text(self._alive, f"{self._id} {self._looked}")
+    def write(self) -> None:
+        """Verify the lock and give a sign of life. `LogWriter` calls it before it writes logs."""
+        self.verify()
+        storage.write_text(self._alive, f"{self._id} {time.monotonic()}")
 
     def release(self) -> None:
         """Let the next process take the lock at once; that of another process stays."""

@@ -50,9 +50,10 @@ class GrowingFile:
     def __init__(self, path: epath.Path, number: int = 0, segment_bytes: float = math.inf):
         self.path, self._number, self._segment_bytes = path, number, segment_bytes
         self._is_remote = storage.is_remote(path)
+        self.every = _SECONDS_BETWEEN_UPLOADS if self._is_remote else 0.0
         self._waiting: collections.deque[bytes] = collections.deque(maxlen=_MOST_WAITING)
         self._size, self._content = 0, b""  # of the newest segment; the content only on an object store
-        self._uploaded, self._lost = -math.inf, False
+        self._lost = False
 
     def segment(self) -> epath.Path:
         """Return the path of the newest segment."""
@@ -69,16 +70,14 @@ class GrowingFile:
             log.warning("%s could not be written for so long that its oldest waiting records are lost", self.path)
         self._waiting.append(record)
 
-    def write(self, everything: bool) -> None:
-        """Write the queued records; without `everything`, at most every 30 seconds to an object store.
+    def write(self) -> None:
+        """Write the queued records.
 
         Raises:
           OSError: they cannot be written; they stay in the queue.
         """
-        due = everything or not self._is_remote or time.monotonic() - self._uploaded > _SECONDS_BETWEEN_UPLOADS
-        if not (records := due and [*self._waiting]):
+        if not (records := [*self._waiting]):
             return
-        self._uploaded = time.monotonic()
         path, content = self.segment(), b"".join([b"" if self._size else self.header(), *records])
         if self._is_remote:  # after an error the object's content is unknown, but the next upload replaces all of it
             storage.write_bytes(path, self._content + content)
@@ -167,9 +166,9 @@ def _framed(**content) -> bytes:
 class LogWriter:
     """A thread that writes metrics, samples, spikes, events, newest results, elapsed time and the heartbeat.
 
-    Sinks are files with a buffer in memory, such as `GrowingFile`: they have a `path`, and `write(everything)` writes
-    what is due, or the whole buffer. Failures are logged once and retried. Meanwhile, sinks buffer a bounded number of
-    lines.
+    Sinks are files with a buffer in memory, such as `GrowingFile`: they have a `path`, `write()` writes the buffer, and
+    the writer calls it once in `every` seconds. Failures are logged once and retried. Meanwhile, sinks buffer a bounded
+    number of lines.
 
     Args:
       active: False in processes that do not write; all methods then do nothing.
@@ -180,7 +179,8 @@ class LogWriter:
         self.active, self._lock = active, lock
         self._sinks: list[Any] = [lock] if lock else []
         self._requests: queue.SimpleQueue[threading.Event | None] = queue.SimpleQueue()
-        self._failed: dict[epath.Path, float] = {}  # {sink that cannot be written: time of the next attempt}
+        self._due: dict[epath.Path, float] = {}  # {sink: time of the next write}
+        self._failed: set[epath.Path] = set()
         self._thread = threading.Thread(target=self._run, name="log writer", daemon=True)
 
     def __enter__(self) -> "LogWriter":
@@ -223,15 +223,17 @@ class LogWriter:
             request.set()
 
     def _write(self, sink: Any, everything: bool) -> None:
-        if not everything and time.monotonic() < self._failed.get(sink.path, 0.0):
+        if not everything and time.monotonic() < self._due.get(sink.path, -math.inf):
             return
+        self._due[sink.path] = time.monotonic() + sink.every
         try:
             if self._lock:
                 self._lock.check()
-            sink.write(everything)
+            sink.write()
         except Exception as error:  # no error may end the run
             if sink.path not in self._failed:
                 log.warning("%s cannot be written (%s); what it misses waits in memory", sink.path, error)
-            self._failed[sink.path] = time.monotonic() + _SECONDS_BETWEEN_ATTEMPTS
+            self._failed.add(sink.path)
+            self._due[sink.path] = time.monotonic() + _SECONDS_BETWEEN_ATTEMPTS
         else:
-            self._failed.pop(sink.path, None)
+            self._failed.discard(sink.path)

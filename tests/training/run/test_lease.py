@@ -38,7 +38,7 @@ def alive(lease: Lease, clock: Clock):
 
     def pass_time(seconds: float) -> None:
         clock.now += seconds
-        lease.write(everything=False)
+        lease.write()
 
     return pass_time
 
@@ -50,6 +50,7 @@ def test_a_lock_has_one_holder_and_is_free_when_it_is_released(workdir, clock):
             Lease(workdir).claim()
         held.verify()
     clock.slept.clear()
+    clock.while_asleep = lambda seconds: None
     with workdir.locked() as held:
         assert sum(clock.slept) < 10, "no other process was waited for"
         held.verify()
@@ -82,7 +83,7 @@ def test_a_holder_that_is_paused_loses_the_lock_and_leaves_that_of_the_next_alon
     (second := Lease(workdir)).claim()  # no sign of life while it waits
     first.check()  # it has not looked
     clock.now += 20
-    for action in (first.verify, first.check, lambda: first.write(everything=False)):
+    for action in (first.verify, first.check, lambda: first.write()):
         with pytest.raises(Unavailable, match="another run has taken over s3://bucket/run") as raised:
             action()
     assert command_line.code_for(raised.value) == command_line.STOPPED

@@ -90,7 +90,7 @@ def test_a_full_queue_drops_the_oldest_only(track, tmp_path, monkeypatch):
     arriving = iter([3])
     monkeypatch.setattr(Recording, "write", lambda self, step, _: [self.calls.append(step), *map(add, arriving)])
     add = lambda step: tracker.add(step, {})  # noqa: E731
-    tracker.write(everything=True)
+    tracker.write()
     assert Recording.calls == [("start", "run", ""), 1, 2, 3]
 
 

@@ -68,7 +68,7 @@ def test_a_workdir_on_an_object_store_holds_what_one_on_a_disk_does(bucket):
     lines = Journal(bucket.metrics, last_step=2)
     for step in (3, 4, 5):
         lines.append({"step": step})
-    lines.write(everything=True)
+    lines.write()
     assert [record["step"] for record in read_jsonl(bucket.metrics)] == [1, 2, 3, 4, 5]
     with local_folder(bucket.export) as folder:
         (folder / "tokenizer").mkdir()
@@ -76,7 +76,7 @@ def test_a_workdir_on_an_object_store_holds_what_one_on_a_disk_does(bucket):
     assert (bucket.export / "tokenizer" / "model").read_bytes() == b"mine"
     events = Events(bucket.events, restored_step=0)
     events.add(1, {"train/loss": 5.0})
-    events.write(everything=True)
+    events.write()
     assert [path.name.startswith("events.out.tfevents.") for path in bucket.events.iterdir()] == [True]
 
 

@@ -83,7 +83,7 @@ def test_errors_are_one_warning_and_no_line_is_lost(store, error, caplog):
 
 def test_after_the_lock_is_lost_nothing_is_written(store):
     class Lock:
-        path = store.path.parent / ".lock"
+        path, every = store.path.parent / ".lock", 0.0
 
         def check(self):
             raise Unavailable("another run has taken over")
