@@ -31,8 +31,7 @@ from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.results.report import summary_of
 from bertjax.training.results.scores import Scores, scores_of, write_scores
-from bertjax.training.run.goodput import goodput_of
-from bertjax.training.run.metrics import Totals
+from bertjax.training.run.metrics import Totals, goodput_of
 from bertjax.training.run.record import RunRecord, write_record
 from bertjax.training.run.workdir import Workdir, append_jsonl, write_json
 

@@ -37,12 +37,12 @@ class KnownWatchdog(Watchdog):
 def _hang(*_, **__) -> None:
     """Hang, and let the watchdog find at its next tick that the limit that it prints has passed."""
     [watchdog] = watchdogs
-    name, since, limit = watchdog._current
+    name, _, limit, wall = watchdog._current
     print(f"limit of {name}: {limit:.0f} s", file=sys.stderr, flush=True)
     assert math.isfinite(limit)
-    while not watchdog.heartbeat.path.exists():  # the thread that writes the logs has its first round
+    while not watchdog.path.exists():  # the thread that writes the logs has its first round
         time.sleep(0.01)
-    watchdog._current = (name, time.monotonic() - 10.0, 1.0)
+    watchdog._current = (name, time.monotonic() - 10.0, 1.0, wall)
     wait_to_be_killed()
 
 
@@ -164,7 +164,7 @@ HANGS = {
     "restoring": (Checkpoints, "restore_newest", 1),
     "training": (MetricsQueue, "take", 5),
     "evaluating": (Evaluator, "__call__", 1),
-    "saving": (Checkpoints, "settle", 3),  # the trial settles and closes
+    "saving": (Checkpoints, "settle", 2),  # the trial settles once
     "exporting": (export, "write", 1),
 }
 FAULTS = {

@@ -270,9 +270,9 @@ RELIABILITY = [
         _UNREADABLE,
     ),
     Mutant(
-        "training/run/checkpoint_errors.py",
-        "if changes := differences(saved, ours):",
-        "if changes := differences(ours, ours):",
+        "training/run/checkpoint.py",
+        '(changes := differences(meta["arrays"], ',
+        "(changes := differences({}, ",
         _UNREADABLE,
     ),
     Mutant(
@@ -307,15 +307,14 @@ RELIABILITY = [
         "training/parallel/processes.py", 'if name.rpartition("/")[2] != purpose:', "if False:", "training/parallel"
     ),
     # The lock of an object store.
-    Mutant("training/run/lease.py", "or not content.startswith(self._owner)", "or not content", _LEASE),
-    Mutant("training/run/lease.py", "if time.monotonic() - self._renewed > self._seconds:", "if False:", _LEASE),
+    Mutant("training/run/workdir.py", "or self._read(self.path) != self._id", "or not self._read(self.path)", _LEASE),
+    Mutant("training/run/workdir.py", "if self._read(self._alive) not in (before, _RELEASED):", "if False:", _LEASE),
     Mutant(
-        "training/run/lease.py",
-        "            if not self._taken:\n                storage.write_text",
-        "            if True:\n                storage.write_text",
+        "training/run/workdir.py",
+        "            self.verify()\n            storage.write_text(self._alive, _REL",
+        "            storage.write_text(self._alive, _REL",
         _LEASE,
     ),
-    Mutant("training/run/lease.py", "if earlier <= number:", "if earlier <= number + 1:", _LEASE),
     # Logs.
     Mutant(
         "training/run/writer.py",
@@ -324,16 +323,13 @@ RELIABILITY = [
         _WRITER,
     ),
     Mutant("training/run/writer.py", "and not self._failed\n", "\n", _WRITER),
-    Mutant(
-        "training/run/writer.py",
-        "self._waiting.extendleft(reversed(records))",
-        "self._waiting.extendleft(records)",
-        _JOURNAL,
-    ),
-    Mutant("training/run/writer.py", "while self._waiting_bytes > _MOST_WAITING_BYTES:", "while False:", _JOURNAL),
+    Mutant("training/run/writer.py", "if self._waiting and self._waiting[0] is record:", "if self._waiting:", _JOURNAL),
+    Mutant("training/run/writer.py", "deque(maxlen=_MOST_WAITING)", "deque()", _JOURNAL),
     Mutant("training/run/writer.py", "self._content += content", "self._content = content", _JOURNAL),
     Mutant("training/run/writer.py", "os.ftruncate(file.fileno(), size)", "pass", _JOURNAL),
-    Mutant("training/run/watchdog.py", '"time": reported', '"time": time.time()', "training/run/test_watchdog.py"),
+    Mutant(
+        "training/run/watchdog.py", "if name == TRAINING or self._end", "if self._end", "training/run/test_watchdog.py"
+    ),
     # Folders of somebody else.
     Mutant("config/registry.py", "trust_code or kind in self.kinds)", "True)", _TRUST),
     Mutant("interop/weights.py", 'if importlib.util.find_spec("torch") is None:', "if False:", _WEIGHTS),

@@ -20,7 +20,7 @@ from bertjax.runtime import platform, storage
 from bertjax.runtime.errors import Busy, RunFailed, Unavailable, UserError, reason, shorten
 from bertjax.training.run import record
 from bertjax.training.run.checkpoint import NotSaved
-from bertjax.training.run.failures import is_of_device
+from bertjax.training.run.watchdog import is_of_device
 from bertjax.training.run.workdir import Workdir
 
 _SECONDS_BETWEEN_ROUNDS = 10.0
@@ -104,8 +104,8 @@ def run_each(
       Unavailable: storage or a device did not answer for some runs. This does not depend on their settings: the same
         command trains them later.
     """
-    results, outages = Results(), {}
-    open_trials, first_of, is_waiting = list(trials), {}, False
+    results, outages, first_of = Results(), {}, {}
+    open_trials, is_waiting = list(trials), False
     with platform.sharing_compiled_programs():
         while open_trials:
             busy = []
@@ -118,19 +118,13 @@ def run_each(
                         print(f"run       {files.root}", flush=True)
                         summary = train(trial, files, first_of.get(reads))
                 except Exception as error:
-                    if jax.process_count() > 1:
+                    if jax.process_count() > 1 or _ends_all(error, trial is trials[0]):
                         raise
                     if isinstance(error, Busy):  # another process holds this workdir's lock
                         busy.append(trial)
                     elif storage.may_pass(error):
                         outages[trial.folder] = reason(error)
                         print(f"{files.root} is left for later: {reason(error)}; the others continue", flush=True)
-                    # A full disk and a broken device belong to the machine: the same command may succeed on another.
-                    elif isinstance(error, OSError | NotSaved | record.OtherData) or is_of_device(error):
-                        raise
-                    # In the first run, it is most likely a mistake in all of them.
-                    elif trial is trials[0] and isinstance(error, UserError) and not isinstance(error, RunFailed):
-                        raise
                     else:
                         why = reason(error)
                         if not isinstance(error, UserError):  # in the user's own code
@@ -154,9 +148,13 @@ def run_each(
             if busy and len(busy) == len(open_trials) and not is_waiting:
                 is_waiting = True
                 print(f"waiting for runs of other processes: {shorten([trial.folder for trial in busy])}", flush=True)
-            # Look at them again later: their owners finish them, or die and leave them to this process.
-            if busy and _waits(should_stop):
-                return dataclasses.replace(results, is_stopped=True)
+            # Look at them again later: their owners finish them, or die and leave them to this process. Short naps: a
+            # signal sets a flag but does not end a `sleep` (PEP 475).
+            until = time.monotonic() + _SECONDS_BETWEEN_ROUNDS
+            while busy and time.monotonic() < until:
+                if should_stop():
+                    return dataclasses.replace(results, is_stopped=True)
+                time.sleep(0.2)
             open_trials = busy
     if outages:
         folder, why = next(iter(outages.items()))
@@ -165,16 +163,18 @@ def run_each(
     return dataclasses.replace(results, figures=in_order)
 
 
+def _ends_all(error: Exception, is_first: bool) -> bool:
+    """Return whether an error belongs to the machine or to all runs rather than to one of them."""
+    if isinstance(error, Busy) or storage.may_pass(error):
+        return False
+    # A full disk and a broken device belong to the machine: the same command may succeed on another.
+    if isinstance(error, OSError | NotSaved | record.OtherData) or is_of_device(error):
+        return True
+    # In the first run, bad input is most likely a mistake in all of them.
+    return is_first and isinstance(error, UserError) and not isinstance(error, RunFailed)
+
+
 def _reads(config: Config) -> str:
     """Return the settings that choose what a run reads."""
     settings = to_dict(config)
     return json.dumps([settings[part] for part in _READS], sort_keys=True)
-
-
-def _waits(should_stop: Callable[[], bool]) -> bool:
-    """Wait a moment, and return whether to stop."""
-    # Short naps: a signal sets a flag but does not end a `sleep` (PEP 475).
-    until = time.monotonic() + _SECONDS_BETWEEN_ROUNDS
-    while time.monotonic() < until and not should_stop():
-        time.sleep(0.2)
-    return should_stop()

@@ -111,11 +111,7 @@ class Evaluator:
     """
 
     def __init__(
-        self,
-        setup: Setup,
-        feeds: Feeds,
-        frozen: Mapping[str, dict | None],
-        on_batch: Callable[[], None] = lambda: None,
+        self, setup: Setup, feeds: Feeds, frozen: Mapping[str, dict | None], on_batch: Callable[[], None] = lambda: None
     ):
         self._qualified = setup.config.qualified
         self._tasks = {name: _TaskEvaluator(setup, name, feeds, frozen[name], on_batch) for name in setup.losses}

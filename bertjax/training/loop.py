@@ -9,8 +9,7 @@ from bertjax.runtime.errors import RunFailed
 from bertjax.training.hooks.base import Run, Stopping
 from bertjax.training.parallel import processes
 from bertjax.training.parallel.sharding import batch_shards, put_batches
-from bertjax.training.run.failures import NotFinite
-from bertjax.training.run.watchdog import TRAINING
+from bertjax.training.run.watchdog import TRAINING, NotFinite
 from bertjax.training.setup import compile_chunk, setup_after
 from bertjax.training.state import grow
 

@@ -26,44 +26,38 @@ from bertjax.training.resolve import open_feeds, with_measured_steps
 from bertjax.training.results import report, source_epochs
 from bertjax.training.run import record, versions
 from bertjax.training.run.fingerprints import fingerprints
-from bertjax.training.run.goodput import Elapsed
-from bertjax.training.run.lease import Lease
+from bertjax.training.run.metrics import Elapsed
 from bertjax.training.run.notify import Notifier, end_of, is_refusal, parsed
 from bertjax.training.run.record import start_record
-from bertjax.training.run.tracking import check_trackers
-from bertjax.training.run.watchdog import Heartbeat, Watchdog
-from bertjax.training.run.workdir import Workdir, append_jsonl, write_json
+from bertjax.training.run.trackers import check_trackers
+from bertjax.training.run.watchdog import Watchdog
+from bertjax.training.run.workdir import Lease, Workdir, append_jsonl, write_json
 from bertjax.training.run.writer import LogWriter
 from bertjax.training.setup import Frozen, Setup, init_frozen, make_timetable, open_teachers
 from bertjax.training.trace_checks import check_encoder, checked_setups
 
 
 @contextlib.contextmanager
-def restoring_heartbeat(files: Workdir, is_writer: bool, accepted: threading.Event) -> Iterator[None]:
-    """Restore `heartbeat.json` if a start ends with bad input before it is accepted.
+def restoring_heartbeat(files: Workdir, accepted: threading.Event) -> Iterator[None]:
+    """Restore `heartbeat.json` if a start ends with bad input before it is accepted; remove it if there was none.
 
-    A start writes its heartbeat as soon as it holds the lock, because opening the data may take an hour. If the start
-    is refused, the heartbeat of the previous start is written back. If there was no run, both `heartbeat.json` and
-    `elapsed.json` are removed.
+    A start writes its heartbeat as soon as it holds the lock, because opening the data may take an hour.
 
     Args:
       files: the workdir, locked by the caller.
-      is_writer: whether this process writes.
       accepted: set once the start is accepted.
     """
-    before = storage.read_bytes(files.heartbeat) if is_writer and storage.exists(files.heartbeat) else None
+    before = storage.read_bytes(files.heartbeat) if storage.exists(files.heartbeat) else None
     try:
         yield
     except UserError as error:
         # An outage or a failed run is not a refusal: `bertjax status` must show it.
-        if is_writer and not accepted.is_set() and is_refusal(error):
+        if not accepted.is_set() and is_refusal(error):
             with contextlib.suppress(storage.StorageError, UserError), storage.storage_errors(files.root):
                 if before is not None:
                     storage.write_bytes(files.heartbeat, before)
                 else:
                     files.heartbeat.unlink(missing_ok=True)
-                if not storage.exists(files.config):
-                    files.elapsed.unlink(missing_ok=True)
         raise
 
 
@@ -94,8 +88,7 @@ class Session:
     def accept(self) -> None:
         """Accept the start: from now on, errors belong to the run."""
         self.accepted.set()
-        if self.before is not None:
-            self.writer.add(self.elapsed)
+        self.writer.add(self.elapsed)
 
     def verify_lock(self) -> None:
         """Raise Unavailable in all processes if the writer has lost its lock, by reading the lock file."""
@@ -124,27 +117,31 @@ def opened(
       UserError: the workdir cannot be used, or was written with other versions.
     """
     files, is_writer, accepted = Workdir.at(workdir), processes.is_writer(), threading.Event()
-    hang_timeout, _ = config.runtime.hang_timeout, parsed(on_event)  # in every process, so that all end alike
+    parsed(on_event)  # in every process, so that all end alike
     with (
-        Notifier(on_event if is_writer else "", str(files.root), accepted) as notify,
-        Watchdog(hang_timeout, Heartbeat(files.heartbeat, hang_timeout), notify) as watchdog,
+        contextlib.closing(Notifier(on_event if is_writer else "", str(files.root))) as notify,
+        Watchdog(config.runtime.hang_timeout, files.heartbeat, notify) as watchdog,
         contextlib.ExitStack() as closing,
         processes.noticing_lost_peers(),
     ):
-        lock = processes.together(lambda: claim(files, longer, closing) if is_writer else None)
+
+        def enter() -> tuple[Lease | None, Elapsed]:
+            lock = claim(files, longer, closing) if is_writer else None
+            if is_writer:
+                closing.enter_context(restoring_heartbeat(files, accepted))
+            return lock, Elapsed(files.elapsed)
+
+        def record_end(_, error: BaseException | None, __) -> None:
+            if error is not None and (accepted.is_set() or not is_refusal(error)):
+                watchdog.end(end_of(error), command_line.code_for(error), reason(error))
+                notify(end_of(error), message=reason(error))
+
+        lock, elapsed = processes.together(enter)
         versions.check(files, other_versions, versions.hashes(versions.foreign_modules(config.training_kinds)))
-        processes.together(closing.enter_context, restoring_heartbeat(files, is_writer, accepted))
         writer = closing.enter_context(LogWriter(is_writer, lock))
-        closing.push(
-            lambda _, error, __: (
-                watchdog.end(end_of(error), command_line.code_for(error), reason(error)) if error else None
-            )
-        )
-        writer.add(watchdog.heartbeat)  # now: opening the data may take longer than a launcher waits for a heartbeat
-        elapsed = processes.together(Elapsed, files.elapsed)
+        closing.push(record_end)
+        writer.add(watchdog)  # now: opening the data may take longer than a launcher waits for a heartbeat
         before = record.shared_record(files)
-        if before is None:
-            writer.add(elapsed)
         yield Session(files, before, lock, writer, watchdog, elapsed, accepted, closing)
 
 
@@ -249,43 +246,51 @@ def check_start(session: Session, config: Config, longer: bool, beside: Workdir 
     files, before = session.files, session.before
     resumed = before if before and config.init_from and record.has_checkpoint(files) else None
     initial = branch if config.init_state else init_from
-    processes.together(initial.check, config, resumed)
-    settings, config = config, processes.together(open_teachers, config)
-    processes.together(check_trackers, config.runtime.trackers)
-    encoder = config.encoder(config.expected_vocab_size, jax.default_backend())
-    processes.together(check_encoder, encoder)
-    checked = functools.partial(processes.together, checked_setups)
-    setups = checked(config, config.expected_vocab_size)  # before a corpus is prepared
-    with session.watchdog.state("starting", is_watched=False):  # preparing a corpus takes minutes or a day
-        feeds = open_feeds(config, before)
+
+    def look() -> tuple[Config, tuple[Setup, ...]]:
+        """Check all that needs no data: preparing a corpus takes minutes or a day."""
+        initial.check(config, resumed)
+        opened = open_teachers(config)
+        check_trackers(opened.runtime.trackers)
+        check_encoder(opened.encoder(opened.expected_vocab_size, jax.default_backend()))
+        return opened, checked_setups(opened, opened.expected_vocab_size)
+
+    resolved, setups = processes.together(look)
+    with session.watchdog.state("starting", is_watched=False):
+        feeds = open_feeds(resolved, before)
         processes.together(feeds.plan)
-    config, tokenizer = feeds.config, feeds.store.tokenizer  # resolved
-    if (config, tokenizer.vocab_size) != (setups[-1].config, setups[-1].encoder.vocab_size):
-        setups = checked(config, tokenizer.vocab_size)
-    if config.stages[0].minutes:
+    vocab_size = feeds.store.tokenizer.vocab_size
+    if feeds.config.stages[0].minutes:
+        setups = processes.together(checked_setups, feeds.config, vocab_size)
         with session.watchdog.state("compiling"):
-            config = with_measured_steps(setups[-1], feeds, before)
-        feeds = dataclasses.replace(feeds, config=config)
+            feeds = dataclasses.replace(feeds, config=with_measured_steps(setups[-1], feeds, before))
         processes.together(feeds.plan)
-        setups = checked(config, tokenizer.vocab_size)
-    session.watchdog.locate(0, sum(cast(int, stage.steps) for stage in config.stages))
-    source = processes.together(initial.source_of, resumed, setups, feeds)
-    frozen = processes.together(init_frozen, setups)
-    identity = _identity(config, feeds, frozen[setups[-1]], source)
-    if beside:
-        processes.from_writer(lambda: record.check_reads(beside, identity), "reads")
-    run_record = record.RunRecord(config, settings, identity, tokenizer.vocab_size)
-    resumes = processes.from_writer(lambda: record.check_identity(files, run_record, longer), "record")
+    session.watchdog.locate(0, sum(cast(int, stage.steps) for stage in feeds.config.stages))
+
+    def open_weights() -> tuple[tuple[Setup, ...], init_from.Source | None, Frozen]:
+        is_known = (feeds.config, vocab_size) == (setups[-1].config, setups[-1].encoder.vocab_size)
+        of_stages = setups if is_known else checked_setups(feeds.config, vocab_size)
+        return of_stages, initial.source_of(resumed, of_stages, feeds), init_frozen(of_stages)
+
+    setups, source, frozen = processes.together(open_weights)
+    identity = _identity(feeds, frozen[setups[-1]], source)
+    run_record = record.RunRecord(feeds.config, config, identity, vocab_size)
+
+    def compare() -> bool:
+        if beside:
+            record.check_reads(beside, identity)
+        return record.check_identity(files, run_record, longer)
+
+    resumes = processes.from_writer(compare, "record")
     record.check_processes(identity)
     return Start(session, setups, feeds, frozen, source, run_record, resumes, longer)
 
 
-def _identity(
-    config: Config, feeds: Feeds, frozen: Mapping[str, dict | None], source: init_from.Source | None
-) -> dict[str, Any]:
+def _identity(feeds: Feeds, frozen: Mapping[str, dict | None], source: init_from.Source | None) -> dict[str, Any]:
     """Return what decides the result of a run, as compared when it resumes."""
     # Settings alone do not determine the result: plans, frozen parameters (a teacher, for example), initial weights and
     # resources such as a lexicon are compared by content.
+    config = feeds.config
     identity = config.identity(feeds.store.fingerprint) | {"plans": feeds.fingerprints}
     if any(frozen.values()):
         identity["frozen"] = {

@@ -10,7 +10,9 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from etils import epath
 from rich.console import Console
@@ -33,52 +35,6 @@ SUMMARY, BASE = "results.json", "sweep.json"
 # Start of another setting behind a plus; `1e+3` is a value.
 _SETTING = re.compile(r"[a-z][\w.]*=")
 _PAIRS = {"[": "]", "(": ")", "{": "}", "'": "'", '"': '"'}
-
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """Result of one combination of values.
-
-    Attributes:
-      folder: relative to the sweep's folder.
-      metric: development set metric to rank by.
-      values: one metric value per finished seed.
-      baseline: metric if the most frequent class is always predicted; None without classes.
-      failures: why runs failed.
-      task_changes: differences between its held-out task and the first combination's, such as
-        `objective.masking.rate: 0.15 -> 0.4`; empty if there are none.
-      settings: {swept setting: value}, as text.
-      parameters: trained parameters; None if no seed has finished.
-      flops: useful FLOPs of a run, the mean over its seeds; None if no seed has finished.
-    """
-
-    folder: str
-    metric: str
-    values: tuple[float, ...]
-    baseline: float | None
-    failures: tuple[str, ...]
-    task_changes: tuple[str, ...] = ()
-    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    parameters: int | None = None
-    flops: float | None = None
-
-    @property
-    def held_out_task(self) -> tuple[str, ...]:
-        """Key for comparable results: only results with equal keys are ranked together."""
-        # Metrics of different names are different questions too, even with equal settings.
-        return (self.metric, *self.task_changes)
-
-    @property
-    def mean(self) -> float:
-        """Mean over the seeds; nan if none has finished."""
-        return math.fsum(self.values) / len(self.values) if self.values else math.nan
-
-    @property
-    def rank(self) -> float:
-        """Sort key, lower is better; infinity if a seed has failed, since the mean of the others is biased."""
-        if self.failures or not math.isfinite(self.mean):
-            return math.inf
-        return self.mean if is_lower_better(self.metric) else -self.mean
 
 
 def combinations(sweeps: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -153,7 +109,7 @@ def trials_of(sweeps: Sequence[str], seeds: int, load: Callable[[tuple[str, ...]
     return trials
 
 
-def write(root: epath.Path, trials: Sequence[Trial], runs: Results) -> list[Result]:
+def write(root: epath.Path, trials: Sequence[Trial], runs: Results) -> list[dict[str, Any]]:
     """Return results for all combinations, best first, and write `results.json`.
 
     Combinations with several seeds get a `seeds.json`. With several held-out tasks, results are grouped by task, and
@@ -164,6 +120,13 @@ def write(root: epath.Path, trials: Sequence[Trial], runs: Results) -> list[Resu
       trials: all runs.
       runs: what they came to.
 
+    Returns:
+      For each combination: `folder`; `metric`, the development set metric to rank by; `values`, one per finished seed,
+      and their `mean`, nan without one; `baseline`, if the most frequent class is always predicted, None without
+      classes; `failures`, why runs failed; `task_changes`, how its held-out task differs from the first one's, such as
+      `objective.masking.rate: 0.15 -> 0.4`; `settings`, {swept setting: value} as text; `parameters`; `flops` of a run,
+      the mean over seeds. Both are None if no seed has finished.
+
     Raises:
       RunFailed: no run has a score.
     """
@@ -172,90 +135,92 @@ def write(root: epath.Path, trials: Sequence[Trial], runs: Results) -> list[Resu
         groups.setdefault(trial.folder.partition("/")[0], []).append(trial)
     results, first_task = [], None
     for folder, of_seeds in groups.items():
-        finished = [trial.folder for trial in of_seeds if trial.folder in runs.figures]
-        figures, config = [runs.figures[run] for run in finished], of_seeds[0].config
-        metric = config.qualified(config.task_name, config.task.objective.best_metric) if finished else ""
-        scores = [numbers["eval"].get(metric) for numbers in figures]
-        values = tuple(score for score in scores if score is not None and math.isfinite(score))
+        figures = {trial.folder: runs.figures[trial.folder] for trial in of_seeds if trial.folder in runs.figures}
+        failures = [runs.failures[trial.folder] for trial in of_seeds if trial.folder in runs.failures]
+        result = {"folder": folder, "metric": "", "values": [], "baseline": None, "failures": failures}
+        result |= {"task_changes": [], "settings": dict(item.split("=", 1) for item in of_seeds[0].swept)}
+        result |= {"parameters": None, "flops": None, "mean": math.nan}
+        results.append(result)
+        if not figures:
+            continue
+        config, (first, one), of_all = of_seeds[0].config, next(iter(figures.items())), list(figures.values())
+        metric = config.qualified(config.task_name, config.task.objective.best_metric)
+        scores = [each["eval"].get(metric) for each in of_all]
+        values = [score for score in scores if score is not None and math.isfinite(score)]
+        # A metric that is not finite, null in summary.json, is a failure: the mean of the other seeds must not win.
+        failures += [f"its {metric} is not finite"] * (len(scores) - len(values))
+        task = heldout_task(*read_settings(Workdir(root / first)), metric)
+        first_task = first_task or task
         # `majority_accuracy` is the baseline of both `accuracy` and `token_accuracy`.
         task_name, slash, own = metric.rpartition("/")
-        majority = f"{task_name}{slash}majority_{own.removeprefix('token_')}"
-        baseline = figures[0]["baseline"].get(majority) if figures else None
-        failed, changes = tuple(runs.failures[each.folder] for each in of_seeds if each.folder in runs.failures), ()
-        # A metric that is not finite, null in summary.json, is a failure: the mean of the other seeds must not win.
-        failed += (f"its {metric} is not finite",) * (len(figures) - len(values))
-        if finished:
-            task = heldout_task(*read_settings(Workdir(root / finished[0])), metric)
-            first_task = first_task or task
-            changes = tuple(first_task.changes(task))
-        parameters = figures[0]["parameters"] if figures else None
-        flops = math.fsum(each["flops"] for each in figures) / len(figures) if figures else None
-        swept = dict(item.split("=", 1) for item in of_seeds[0].swept)
-        results.append(Result(folder, metric, values, baseline, failed, changes, swept, parameters, flops))
-        if len(of_seeds) > 1 and len(figures) == len(of_seeds):
-            write_json(root / folder / seeds.SUMMARY, seeds.over_seeds(figures))
-    tasks = list(tasks_of(results))
+        baseline = one["baseline"].get(f"{task_name}{slash}majority_{own.removeprefix('token_')}")
+        result |= {"metric": metric, "values": values, "baseline": baseline, "parameters": one["parameters"]}
+        result |= {"task_changes": first_task.changes(task), "mean": statistics.fmean(values) if values else math.nan}
+        result["flops"] = statistics.fmean(each["flops"] for each in of_all)
+        if len(of_seeds) > 1 and len(of_all) == len(of_seeds):
+            write_json(root / folder / seeds.SUMMARY, seeds.over_seeds(of_all))
+    tasks = [*tasks_of(results)]
     last = len(tasks)  # combinations without a finished seed come last
-    results.sort(key=lambda each: (tasks.index(each.held_out_task) if each.values else last, each.rank))
-    write_json(root / SUMMARY, [dataclasses.asdict(result) | {"mean": result.mean} for result in results])
+    results.sort(key=lambda each: (tasks.index(_task_of(each)) if each["values"] else last, _rank(each)))
+    write_json(root / SUMMARY, results)
     if not tasks:
-        raise RunFailed(f"no run in {root} has a score; the first failure: {results[0].failures[0]}")
+        raise RunFailed(f"no run in {root} has a score; the first failure: {results[0]['failures'][0]}")
     return results
 
 
-def tasks_of(results: Sequence[Result]) -> dict[tuple[str, ...], list[Result]]:
+def _task_of(result: dict[str, Any]) -> tuple[str, ...]:
+    """Return a key: only results with equal keys are comparable, and are ranked together."""
+    # Metrics of different names are different questions too, even with equal settings.
+    return (result["metric"], *result["task_changes"])
+
+
+def _rank(result: dict[str, Any]) -> float:
+    """Return a sort key, lower is better; infinity if a seed has failed, since the mean of the others is biased."""
+    if result["failures"] or not math.isfinite(result["mean"]):
+        return math.inf
+    return result["mean"] if is_lower_better(result["metric"]) else -result["mean"]
+
+
+def tasks_of(results: Sequence[dict[str, Any]]) -> dict[tuple[str, ...], list[dict[str, Any]]]:
     """Return {held-out task: results}, without combinations that have no finished seed."""
-    by_task: dict[tuple[str, ...], list[Result]] = {}
+    by_task: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for result in results:
-        if result.values:
-            by_task.setdefault(result.held_out_task, []).append(result)
+        if result["values"]:
+            by_task.setdefault(_task_of(result), []).append(result)
     return by_task
 
 
-def best_lines(root: epath.Path, results: Sequence[Result]) -> list[str]:
-    """Return a line with the best combination for each held-out task that several combinations share.
+def lines_of(root: epath.Path, results: Sequence[dict[str, Any]]) -> list[str]:
+    """Print the results as a table, and return lines with the best combinations, files and the next command.
+
+    There is one section per held-out task, and a best combination of each that several share.
 
     Args:
       root: the sweep's folder.
       results: as `write` returns them.
     """
-    tasks = tasks_of(results)
-    if len(tasks) < 2:
-        return [f"best      {root / of_task[0].folder}" for of_task in tasks.values()]
-    lines = [
-        f"best      {root / of_task[0].folder}  (of {len(of_task)} that are measured by {'; '.join(task)})"
-        for task, of_task in tasks.items()
-        if len(of_task) > 1
-    ]
-    return [*lines, f"not ranked together: the combinations have {len(tasks)} different held-out tasks"]
-
-
-def lines_of(root: epath.Path, results: Sequence[Result]) -> list[str]:
-    """Print the results as a table, and return lines with the best combinations, files and the next command."""
-    print_results(results)
-    return [
-        *best_lines(root, results),
-        f"figures   {root / SUMMARY}",
-        f"next      {command('compare', str(root))}",
-    ]
-
-
-def print_results(results: Sequence[Result]) -> None:
-    """Print a table with one line per combination, best first, and one section per held-out task."""
-    metric, tasks = next((result.metric for result in results if result.metric), ""), tasks_of(results)
+    metric, tasks = next((each["metric"] for each in results if each["metric"]), ""), tasks_of(results)
+    has_several = len(tasks) > 1
     table = Table(title=f"development set: {metric}")
-    for column in ("", "mean", "deviation", "baseline", "runs", *["held-out task"] * (len(tasks) > 1)):
+    for column in ("", "mean", "deviation", "baseline", "runs", *["held-out task"] * has_several):
         table.add_column(column, justify="right" if column else "left", overflow="fold")
-    for index, result in enumerate(results):
-        if index and result.held_out_task != results[index - 1].held_out_task:
-            table.add_section()
-        mean = f"{result.mean:.4f}" if result.values else "-"
-        spread = f"{seeds.deviation(result.values):.4f}" if len(result.values) > 1 else "-"
-        baseline = "-" if result.baseline is None else f"{result.baseline:.4f}"
-        runs = str(len(result.values)) + (f", {len(result.failures)} failed" if result.failures else "")
-        task = ["; ".join(result.held_out_task)] * (len(tasks) > 1)
-        table.add_row(result.folder, mean, spread, baseline, runs, *task)
+    for _, of_task in itertools.groupby(results, _task_of):
+        table.add_section()
+        for each in of_task:
+            spread = seeds.deviation(each["values"]) if each["values"] else None
+            numbers = (each["mean"] if each["values"] else None, spread, each["baseline"])
+            runs = str(len(each["values"])) + (f", {len(each['failures'])} failed" if each["failures"] else "")
+            cells = ["-" if number is None else f"{number:.4f}" for number in numbers]
+            table.add_row(each["folder"], *cells, runs, *["; ".join(_task_of(each))] * has_several)
     Console().print(table)
+    lines = []
+    for task, of_task in tasks.items():
+        measured = f"  (of {len(of_task)} that are measured by {'; '.join(task)})" * has_several
+        if not has_several or len(of_task) > 1:
+            lines.append(f"best      {root / of_task[0]['folder']}{measured}")
+    if has_several:
+        lines.append(f"not ranked together: the combinations have {len(tasks)} different held-out tasks")
+    return [*lines, f"figures   {root / SUMMARY}", f"next      {command('compare', str(root))}"]
 
 
 def _assignments(text: str) -> list[str]:

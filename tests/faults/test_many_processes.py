@@ -19,12 +19,7 @@ SOON = "--config.runtime.heartbeat_timeout=10"
 @pytest.fixture(scope="module")
 def short(flags) -> list[str]:
     """The command line of a run of forty steps, without its workdir."""
-    return [
-        *flags,
-        f"--config.stages.0.steps={STEPS}",
-        "--config.eval.every=20",
-        "--config.runtime.save_every=5",
-    ]
+    return [*flags, f"--config.stages.0.steps={STEPS}", "--config.eval.every=20", "--config.runtime.save_every=5"]
 
 
 @pytest.fixture(scope="module")

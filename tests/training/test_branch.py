@@ -146,11 +146,7 @@ MIXTURE = {"a": 1.0, "b": 3.0}
         ({"tasks": MIXTURE}, {"tasks": {"a": 2.0, "b": 6.0}}, ""),
         ({"tasks": MIXTURE}, {"tasks": {"a": 1.0, "b": 1.0}}, "stages.0.tasks: 'a 0.25, b 0.75' -> 'a 0.5, b 0.5'"),
         ({"tasks": MIXTURE}, {"tasks": MIXTURE, "stages": [STAGE, STAGE]}, "stages: "),
-        (
-            {"tasks": MIXTURE},
-            {"tasks": MIXTURE, "stages": [STAGE | {"steps": 19, "tasks": ["b"]}, STAGE]},
-            "stages: ",
-        ),
+        ({"tasks": MIXTURE}, {"tasks": MIXTURE, "stages": [STAGE | {"steps": 19, "tasks": ["b"]}, STAGE]}, "stages: "),
         ({"data": {"overfit": 1}}, {"data": {"overfit": 1}, "stages": [STAGE | {"steps": 40, "batch": 2}]}, ""),
     ],
 )

@@ -85,10 +85,7 @@ def test_another_architecture_is_refused_by_the_first_parameters_that_differ(
     [
         ("init_layers=[0,2]", "init_layers=[0, 2] has 2, and init_from has the layers 0 to 1; choose among them"),
         ("init_layers=[0,-1]", "init_layers=[0, -1] has -1, and init_from has the layers 0 to 1"),
-        (
-            "init_layers=[1]",
-            "init_layers=[1] has 1 entries and the run starts with 2 layers; list 2, or",
-        ),
+        ("init_layers=[1]", "init_layers=[1] has 1 entries and the run starts with 2 layers; list 2, or"),
     ],
 )
 def test_layers_that_the_source_or_the_run_does_not_have(flags, undisturbed, tmp_path, capsys, change, error):

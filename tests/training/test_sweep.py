@@ -172,10 +172,10 @@ def test_a_run_that_fails_ends_no_sweep_and_is_never_best(tmp_path):
     ended = call(tmp_path, planned, train)
     assert ended.failures == {"high/seed=1": "loss is not finite", "low/seed=1": "TypeError: indices must be integers"}
     results = sweep.write(epath.Path(tmp_path), planned, ended)
-    assert [(result.folder, result.metric, result.values) for result in results] == [
-        ("middle", "mlm_loss", (2.0, 2.0)),
-        ("high", "mlm_loss", (1.0,)),
-        ("low", "mlm_loss", (3.0,)),
+    assert [(result["folder"], result["metric"], result["values"]) for result in results] == [
+        ("middle", "mlm_loss", [2.0, 2.0]),
+        ("high", "mlm_loss", [1.0]),
+        ("low", "mlm_loss", [3.0]),
     ]
     assert json.loads((tmp_path / "middle/seeds.json").read_text())["metrics"]["mlm_loss"]["values"] == [2.0, 2.0]
     assert not (tmp_path / "high/seeds.json").exists()
@@ -187,7 +187,7 @@ def test_a_number_that_is_not_finite_is_a_failure_of_its_seed(tmp_path):
     for folder, loss in losses.items():
         finish(tmp_path / folder, loss)
     results = sweep.write(epath.Path(tmp_path), trials(*losses), read(tmp_path, *losses))
-    assert [(result.folder, len(result.failures)) for result in results] == [("stable", 0), ("unstable", 1)]
+    assert [(result["folder"], len(result["failures"])) for result in results] == [("stable", 0), ("unstable", 1)]
 
 
 def test_combinations_are_ranked_within_one_held_out_task_only(tmp_path, capsys, monkeypatch):
@@ -205,18 +205,16 @@ def test_combinations_are_ranked_within_one_held_out_task_only(tmp_path, capsys,
         planned.append(Trial(folder, from_dict(CONFIG | settings)))
         write(tmp_path / folder, [record(STEPS, 4.0, loss)], settings, baseline={})
     results = sweep.write(epath.Path(tmp_path), planned, read(tmp_path, *(trial.folder for trial in planned)))
-    assert [result.folder for result in results] == ["rate=0.15,0.0001", "rate=0.15,0.001", "rate=0.4,0.001",
+    assert [result["folder"] for result in results] == ["rate=0.15,0.0001", "rate=0.15,0.001", "rate=0.4,0.001",
                                                      "rate=0.4,0.0001"]  # fmt: skip
     monkeypatch.setenv("COLUMNS", "160")
-    sweep.print_results(results)
+    first, second, apart, *_ = sweep.lines_of(epath.Path(tmp_path), results)
     assert "objective.masking.rate: 0.15 -> 0.4" in " ".join(capsys.readouterr().out.replace("│", " ").split())
-    first, second, apart = sweep.best_lines(epath.Path(tmp_path), results)
     assert first.startswith(f"best      {tmp_path}/rate=0.15,0.0001  (of 2 ")
     assert second.startswith(f"best      {tmp_path}/rate=0.4,0.001  (of 2 ")
     assert "2 different held-out tasks" in apart
-    assert not [line for line in sweep.best_lines(epath.Path(tmp_path), results[1:3]) if line.startswith("best")]
-    of_one_task = results[:2]
-    assert sweep.best_lines(epath.Path(tmp_path), of_one_task) == [f"best      {tmp_path}/rate=0.15,0.0001"]
+    assert "best" not in sweep.lines_of(epath.Path(tmp_path), results[1:3])[0]
+    assert sweep.lines_of(epath.Path(tmp_path), results[:2])[0] == f"best      {tmp_path}/rate=0.15,0.0001"
 
 
 def test_bad_input_ends_a_sweep_at_its_first_run_only(tmp_path):

@@ -8,9 +8,8 @@ from bertjax.models.vocabulary import count_parameters
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.restore import Restored
 from bertjax.training.results.report import summary_of
-from bertjax.training.run.failures import Failures
-from bertjax.training.run.goodput import goodput_of, mfu
-from bertjax.training.run.metrics import MetricsLog, MetricsQueue
+from bertjax.training.run.metrics import MetricsLog, MetricsQueue, goodput_of, mfu
+from bertjax.training.run.watchdog import Failures
 from bertjax.training.setup import make_timetable
 from bertjax.training.stage_flops import StepFlops, of_stage
 from bertjax.training.start import Start

@@ -85,7 +85,7 @@ def default_hooks(start: Start, restored: Restored, log: MetricsLog, profile: ra
     runtime, session = start.config.runtime, start.session
     newest = NewestResults(session.files, lambda: log.lines_to_draw)
     session.writer.add(newest)
-    saving = Saving(restored.checkpoints, runtime.save_every, runtime.save_seconds, log, session.watchdog)
+    saving = Saving(restored.checkpoints, runtime.save_seconds, log, session.watchdog)
     return [
         Log(restored),
         Finite(),  # after the log: the line of the step before is written

@@ -18,10 +18,9 @@ from bertjax.training.hooks.base import Hook, Run
 from bertjax.training.parallel import processes
 from bertjax.training.restore import Restored
 from bertjax.training.results.report import show_samples
-from bertjax.training.run import goodput
-from bertjax.training.run.failures import NotFinite
-from bertjax.training.run.metrics import MetricsLog, Totals
-from bertjax.training.run.tracking import Tracking
+from bertjax.training.run.metrics import MetricsLog, Totals, speed_of
+from bertjax.training.run.trackers import Tracking
+from bertjax.training.run.watchdog import NotFinite
 from bertjax.training.start import Start
 
 log = logging.getLogger(__name__)
@@ -92,7 +91,7 @@ def open_log(start: Start, restored: Restored) -> MetricsLog:
         totals = totals.for_branch
 
     def speed(before: Totals, now: Totals, steps: int) -> dict[str, float]:
-        return goodput.speed(before, now, steps, session.elapsed.seconds, start.setup.layout.mesh)
+        return speed_of(before, now, steps, session.elapsed.seconds, start.setup.layout.mesh)
 
     # A damaged file of the writer is an error in every process.
     return processes.together(

@@ -13,8 +13,8 @@ from bertjax.runtime.errors import Unavailable, UserError, json_text
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.hooks.base import Hook, Run
 from bertjax.training.results import curves
-from bertjax.training.run.failures import NotFinite
 from bertjax.training.run.saving import Saving
+from bertjax.training.run.watchdog import NotFinite
 from bertjax.training.run.workdir import Workdir
 
 
@@ -45,17 +45,12 @@ class Save(Hook):
             self._save(run, is_last=run.is_at_end)
 
     def on_stop(self, run: Run) -> None:
-        """Save the state, or finish a save that started a few steps ago."""
-        if jax.process_count() == 1:  # several processes learn together in `finish_recent` that a save has failed
+        if jax.process_count() == 1:  # several processes learn together in `save_last` that a save has failed
             self._saving.check()
-        if run.step == run.restored.step and not run.restored.is_new:
-            run.saved = run.step  # nothing is trained: the restored checkpoint is this state
-        elif finished := self._saving.finish_recent(run.step):
-            run.saved, run.failure = finished
-        else:
+        if run.step > run.restored.step or run.restored.is_new:  # otherwise the restored checkpoint is this state
             run.take()
             self._save(run, is_last=True)
-            run.saved = run.step
+        run.saved = run.step
 
     def on_close(self, run: Run, error: BaseException | None) -> None:
         # After an error, complete a running save only if no other process is needed for it and this one still owns the
@@ -100,6 +95,8 @@ class NewestResults(Hook):
       lines_to_draw: returns the lines of metrics so far.
     """
 
+    every = 0.0
+
     def __init__(self, workdir: Workdir, lines_to_draw: Callable[[], list[dict[str, Any]]]):
         self._workdir, self.path, self._lines_to_draw = workdir, workdir.summary, lines_to_draw
         self._figures = self._written = {}
@@ -121,7 +118,7 @@ class NewestResults(Hook):
         # Keep an earlier date: frequent evaluations must not postpone the drawing forever.
         self._due = min(self._due, time.monotonic() + _SECONDS_UNTIL_DRAWN)
 
-    def write(self, everything: bool) -> None:
+    def write(self) -> None:
         """Write new figures, if any, and the curves if they are due.
 
         Raises:

@@ -17,11 +17,12 @@ import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint import checkpoint_managers as policy
 
+from bertjax.config.typed import differences
 from bertjax.runtime import storage
 from bertjax.runtime.errors import Damaged, RunFailed, UserError, check_format, shorten
 from bertjax.training.parallel import processes
 from bertjax.training.param_paths import leaves_of
-from bertjax.training.run.checkpoint_errors import check_same_arrays, explain, not_read, why_not_written
+from bertjax.training.run.checkpoint_errors import explain, not_read, why_not_written
 from bertjax.training.run.fingerprints import check_replicas, fingerprints
 from bertjax.training.state import State
 
@@ -77,8 +78,8 @@ class NotSaved(RunFailed):
     """A checkpoint could not be written; the older ones are kept."""
 
 
-class Deleted(UserError):
-    """The run deleted a checkpoint while another process was reading it."""
+class _Differs(RunFailed):
+    """Only some processes read what was saved."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,9 +153,6 @@ class Checkpoints:
 
     @functools.cached_property
     def _writer(self) -> _Manager:
-        return self._open_writer()
-
-    def _open_writer(self) -> _Manager:
         kept = _Preservation(lambda steps: self._retention.kept(steps, self.scores, self.hold_before))
         return self._open(
             ocp.CheckpointManagerOptions(preservation_policy=kept, create=True, cleanup_tmp_directories=True)
@@ -167,17 +165,13 @@ class Checkpoints:
         return _Manager(folder, options=options, item_names=("state", "meta"))
 
     def steps(self) -> list[int]:
-        """Return the steps of the checkpoints that were complete at the first listing, in order.
+        """Return the steps of the checkpoints that are complete now, in order.
 
         Raises:
           Unavailable: the storage does not answer.
         """
+        vars(self).pop("_reader", None)  # it would list them once
         return sorted(self._reader.all_steps())
-
-    def refreshed_steps(self) -> list[int]:
-        """Return the steps of the checkpoints that are complete now, in order."""
-        vars(self).pop("_reader", None)
-        return self.steps()
 
     def save(self, step: int, state: State, meta: dict) -> None:
         """Start writing a checkpoint; `settle` waits until it is complete.
@@ -237,7 +231,8 @@ class Checkpoints:
             vars(self).pop("_writer", None)  # absent if the manager itself could not be created
             if jax.process_count() == 1:  # a new one waits for all processes, and the ones that did write are elsewhere
                 with contextlib.suppress(Exception):
-                    self._open_writer().close()  # files that threads still write are deleted by the next save
+                    self._writer.close()  # files that threads still write are deleted by the next save
+                vars(self).pop("_writer", None)
             reason = why_not_written(error)
             raise NotSaved(
                 f"a checkpoint could not be written to {self._folder}: {reason}; the older ones are kept"
@@ -292,50 +287,41 @@ class Checkpoints:
 
         Raises:
           Damaged: the checkpoint differs from what was saved, in this process or in another one that reads it.
-          Deleted: only this process reads, and the run deleted the checkpoint in the meantime.
           UserError: other code saved it, or it has another format.
           RunFailed: it cannot be read for another reason, or only some processes read what was saved.
           Unavailable: the storage does not answer.
         """
-        alone = abstract_state is None
-        restored, problem = self._restore_once(step, abstract_state)
-        if problem:
-            if alone:
-                time.sleep(_PAUSE)
+        try:
+            return self._restore_once(step, abstract_state)
+        except (Damaged, _Differs) as problem:
             log.info("reading checkpoint %d again (%s)", step, problem)
-            restored, problem = self._restore_once(step, abstract_state)
-        if problem and alone and step not in self.refreshed_steps():
-            raise Deleted(f"checkpoint {step} in {self._folder} was deleted while it was read")
-        if problem:
-            raise problem
-        return restored
+        if abstract_state is None:
+            time.sleep(_PAUSE)
+        return self._restore_once(step, abstract_state)
 
-    def _restore_once(self, step: int, abstract_state: Any) -> tuple[RestoredCheckpoint | None, UserError | None]:
-        """Return (checkpoint, None) or (None, reason why it differs from what was saved), the same in all processes."""
-        alone = abstract_state is None
-        content, failures = (_attempt_alone if alone else processes.attempt)(
-            lambda: self._read(step, abstract_state), f"restore-{step}"
-        )
-        others = [failure for failure in failures if failure and not isinstance(failure, Damaged)]
-        if others and alone:
-            raise others[0]
-        processes.raise_first(others)
-        if damages := [failure for failure in failures if failure]:
-            return None, damages[0]
-        meta, tree = content
+    def _restore_once(self, step: int, abstract_state: Any) -> RestoredCheckpoint:
+        """Read and verify a checkpoint; all processes that read it together raise the same kind of error."""
+        if alone := abstract_state is None:
+            meta, tree = self._read(step, None)
+        else:
+            content, failures = processes.attempt(lambda: self._read(step, abstract_state), f"restore-{step}")
+            processes.raise_first([each for each in failures if each and not isinstance(each, Damaged)])
+            if damages := [each for each in failures if each]:
+                raise damages[0]
+            meta, tree = content
         actual = fingerprints(tree)
         altered = [path for path, value in meta["fingerprints"].items() if actual.get(path) != value]
         gathered = [altered] if alone else processes.gather(altered, f"verify-{step}")
-        if not any(gathered):
-            return RestoredCheckpoint(step, tree, meta), None
         if everywhere := [path for path in altered if all(path in paths for paths in gathered)]:
-            return None, Damaged(f"{len(everywhere)} arrays are not what was saved, first {everywhere[0]}")
-        index, paths = next((index, paths) for index, paths in enumerate(gathered) if paths)
-        return None, RunFailed(
-            f"process {index} reads other values of {shorten(paths, limit=1)} from checkpoint {step} in {self._folder} "
-            "than the other processes; the checkpoint is kept; run the same command again without the machine of that "
-            "process"
-        )
+            raise Damaged(f"{len(everywhere)} arrays are not what was saved, first {everywhere[0]}")
+        for index, paths in enumerate(gathered):
+            if paths:
+                raise _Differs(
+                    f"process {index} reads other values of {shorten(paths, limit=1)} from checkpoint {step} in "
+                    f"{self._folder} than the other processes; the checkpoint is kept; run the same command again "
+                    "without the machine of that process"
+                )
+        return RestoredCheckpoint(step, tree, meta)
 
     def meta(self, step: int) -> dict:
         """Read and verify the metadata of one checkpoint, in this process.
@@ -360,9 +346,12 @@ class Checkpoints:
           Damaged: a file is missing or altered.
           UserError, RunFailed, Unavailable: see `restore`.
         """
-        meta = self.meta(step)
-        if abstract_state is not None:
-            check_same_arrays(meta["arrays"], described(abstract_state), self._folder / str(step))
+        meta, path = self.meta(step), self._folder / str(step)
+        if abstract_state is not None and (changes := differences(meta["arrays"], described(abstract_state))):
+            raise UserError(
+                f"{path} was saved by other code ({shorten(changes)}); use the version of bertjax that starts.jsonl in "
+                "the workdir records, or another --workdir"
+            )
         # Without an abstract state, put all arrays on one device: the saved shardings may not exist on this machine.
         fallback = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         return meta, self._read_item(
@@ -390,14 +379,6 @@ class Checkpoints:
         damaged = self._folder / str(step)
         target = self._folder.with_name(f"{self._folder.name}.damaged-{step}-{int(time.time())}")
         storage.retry(lambda: damaged.rename(target), damaged)
-
-
-def _attempt_alone(action: Callable[[], Any], purpose: str) -> tuple[Any, list[UserError]]:
-    """Like `processes.attempt`, but in this process only."""
-    try:
-        return action(), []
-    except UserError as error:
-        return None, [error]
 
 
 def _shares_memory_with_host(state: State) -> bool:

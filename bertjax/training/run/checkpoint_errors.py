@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import jax
 from etils import epath
 
-from bertjax.config.typed import differences
 from bertjax.runtime import storage
-from bertjax.runtime.errors import Damaged, RunFailed, UserError, cut_text, reason, shorten
+from bertjax.runtime.errors import Damaged, RunFailed, UserError, cut_text, reason
 from bertjax.runtime.storage import StorageError
 
 # TensorStore raises ValueErrors that start with an Abseil status code. These codes mean that a file is missing or
@@ -74,18 +73,3 @@ def why_not_written(error: BaseException) -> str:
     """Return why a checkpoint could not be written, reduced to the OS error if TensorStore's message has one."""
     number = _SYSTEM_ERROR.search(str(error))
     return os.strerror(int(number[1])) if number else cut_text(storage.reason_of(error))
-
-
-def check_same_arrays(saved: dict[str, str], ours: dict[str, str], path: epath.PathLike) -> None:
-    """Raise UserError unless a checkpoint has the same arrays as this run.
-
-    Args:
-      saved: {path: dtype and shape} in the checkpoint.
-      ours: {path: dtype and shape} in this run's state.
-      path: the checkpoint, for the message.
-    """
-    if changes := differences(saved, ours):
-        raise UserError(
-            f"{os.fspath(path)} was saved by other code ({shorten(changes)}); use the version of bertjax that "
-            "starts.jsonl in the workdir records, or another --workdir"
-        )

@@ -98,9 +98,7 @@ def _on_each_device(mesh: Mesh, specs: tuple[P, ...]) -> Callable[..., jax.Array
     def local(*shards: jax.Array) -> jax.Array:
         return jnp.stack([_leaf_fingerprint(shard) for shard in shards])[None]
 
-    return jax.jit(
-        jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=P(mesh.axis_names), check_vma=False),
-    )
+    return jax.jit(jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=P(mesh.axis_names), check_vma=False))
 
 
 @functools.cache
@@ -121,6 +119,4 @@ def _replicas(sharding: NamedSharding, shape: tuple[int, ...]) -> list[list[jax.
 def _disagreeing(devices: Sequence[jax.Device], values: Sequence[int]) -> list[jax.Device]:
     """Return the devices that disagree with the majority, or all devices if there is no majority."""
     common, count = collections.Counter(values).most_common(1)[0]
-    if count == len(values):
-        return []
     return [device for device, value in zip(devices, values) if value != common or 2 * count <= len(values)]

@@ -1,29 +1,29 @@
-"""Metrics from the device to log files. They are fetched one dispatch late, so that the device never waits."""
+"""Metrics from the device to log files, totals over all starts, and what the time went into.
+
+Metrics are fetched one dispatch late, so that the device never waits.
+"""
 
 import collections
 import contextlib
 import dataclasses
+import functools
+import json
 import logging
 import math
-import os
-import socket
-import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import jax
 from etils import epath
-from tensorboardX.proto.event_pb2 import Event, SessionLog
-from tensorboardX.proto.summary_pb2 import Summary
-from tensorboardX.record_writer import masked_crc32c
+from jax.sharding import Mesh
 
-from bertjax.training.run.tracking import Tracking
+from bertjax.runtime import storage
+from bertjax.runtime.devices import peak_flops
+from bertjax.training.run.trackers import Tracking
 from bertjax.training.run.workdir import Workdir, read_jsonl
-from bertjax.training.run.writer import GrowingFile, Journal, LogWriter
+from bertjax.training.run.writer import Events, Journal, LogWriter
 
-# Limit on spikes.jsonl: each spike lists its batch rows, so a loss that jumps at every step could fill a disk.
-_MOST_BYTES_OF_SPIKES = 64 << 20
 # Limit on lines to draw while a run is in progress: more than a figure has pixels.
 _MOST_DRAWN = 4096
 
@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 # Metrics that are summed over all steps of a run; all others are values of single steps.
 _SUMMED = ("tokens", "token_pairs", "predictions", "examples", "rows")
+_ACTIVITIES = ("data_wait", "compile", "checkpoint", "evaluation")
 
 
 @dataclasses.dataclass
@@ -57,6 +58,11 @@ class Totals:
     trunk_flops: float = 0.0
     trunk_executed_flops: float = 0.0
 
+    def spent(self) -> dict[str, float]:
+        """Return the seconds spent on each activity; time that is not spent on anything else is time for steps."""
+        other = {kind: getattr(self, f"{kind}_seconds") for kind in _ACTIVITIES}
+        return {"step": max(self.seconds - sum(other.values()), 0.0), **other}
+
     @property
     def for_branch(self) -> "Totals":
         """A copy for a run that branches off at these totals."""
@@ -81,11 +87,9 @@ class MetricsQueue:
         taken = []
         while len(self._pending) > leave:
             first_step, metrics = self._pending.popleft()
-            metrics = jax.device_get(metrics)
-            count = len(next(iter(metrics.values())))
-            taken += [
-                (first_step + i, {name: float(values[i]) for name, values in metrics.items()}) for i in range(count)
-            ]
+            names, values = zip(*jax.device_get(metrics).items())
+            for step, of_step in enumerate(zip(*values), first_step):
+                taken.append((step, dict(zip(names, map(float, of_step)))))
         return taken
 
 
@@ -123,12 +127,8 @@ class MetricsLog:
         if writer.active:
             # Opening a journal drops lines after the restored step: the run will log these steps again.
             last_step = restored_step - rewrites
-            self._journals = {
-                "metrics": Journal(workdir.metrics, last_step),
-                "samples": Journal(workdir.samples, last_step),
-                "evaluations": Journal(workdir.evaluations, last_step),
-                "spikes": Journal(workdir.spikes, restored_step, _MOST_BYTES_OF_SPIKES),
-            }
+            lasts = {"metrics": last_step, "samples": last_step, "evaluations": last_step, "spikes": restored_step}
+            self._journals = {name: Journal(getattr(workdir, name), last) for name, last in lasts.items()}
             self._events = Events(workdir.events, restored_step)
             for line in read_jsonl(workdir.metrics, "step"):
                 self._draw(line)
@@ -193,15 +193,15 @@ class MetricsLog:
     @property
     def lines_to_draw(self) -> list[dict[str, Any]]:
         """Lines of this run in order of their steps, a few thousand of all, of evaluations as many as of others."""
-        return sorted((line for each in self._drawn.values() for line in each.lines), key=lambda line: line["step"])
+        return sorted((line for each in self._drawn.values() for line in each.kept), key=lambda line: line["step"])
 
     def append(self, file: Literal["metrics", "samples", "evaluations", "spikes"], step: int, **record: Any) -> None:
         """Write a record of a step to a file. Non-finite values become None, because JSON has no NaN."""
         if self._writer.active:
-            values = {name: None if _is_not_finite(value) else value for name, value in record.items()}
-            self._journals[file].append({"step": step, **values})
+            odd = {name: None for name, each in record.items() if isinstance(each, float) and not math.isfinite(each)}
+            self._journals[file].append(line := {"step": step, **record, **odd})
             if file == "metrics":
-                self._draw({"step": step, **values})
+                self._draw(line)
 
     def flush(self) -> None:
         """Write all buffered lines, unless the store does not answer."""
@@ -217,64 +217,90 @@ class Thinned:
     """Every n-th of the lines that it gets, and the last. n doubles as they get many: no drawing costs more."""
 
     def __init__(self):
-        self._kept: list[dict[str, Any]] = []
-        self._last: list[dict[str, Any]] = []
+        self.kept: list[dict[str, Any]] = []
         self._every, self._number = 1, 0
 
-    @property
-    def lines(self) -> list[dict[str, Any]]:
-        return self._kept + [line for line in self._last if line not in self._kept[-1:]]
-
     def add(self, line: dict[str, Any]) -> None:
-        self._last = [line]
-        if self._number % self._every == 0:
-            self._kept.append(line)
+        if self._number and (self._number - 1) % self._every:
+            self.kept.pop()  # it was the last
+        self.kept.append(line)
+        if len(self.kept) > _MOST_DRAWN:
+            self.kept, self._every = self.kept[::2], 2 * self._every
         self._number += 1
-        if len(self._kept) == _MOST_DRAWN:
-            self._kept, self._every = self._kept[::2], 2 * self._every
 
 
-def _is_not_finite(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
-
-
-_FILE_BYTES = 4 << 20
-
-
-class Events(GrowingFile):
-    """Event files for one start, a new file every 4 MiB.
+class Elapsed:
+    """Wall-clock time of each start of a run. `LogWriter` writes it every ten seconds, so a kill loses at most that.
 
     Args:
-      path: folder for the files.
-      restored_step: step that this start continues from; TensorBoard drops later steps from earlier starts.
+      path: JSON file with the seconds of each start.
     """
 
-    def __init__(self, path: epath.Path, restored_step: int):
-        self._first_step = restored_step + 1
-        # TensorBoard reads files in the order of their names. The time alone is not unique: two starts may share a
-        # second.
-        name = f"events.out.tfevents.{int(time.time()):010}.{socket.gethostname()}.{self._first_step}.{os.getpid()}"
-        super().__init__(
-            path, lambda number: path / f"{name}.{number:05}", segment_bytes=_FILE_BYTES, header=self._first_records
-        )
+    every = 10.0
 
-    def add(self, step: int, scalars: dict[str, float]) -> None:
-        """Queue the scalars of a step."""
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
-        self.put(_framed(Event(wall_time=time.time(), step=step, summary=Summary(value=values))))
+    def __init__(self, path: epath.Path):
+        self.path = path
+        self._before: list[float] = []
+        with contextlib.suppress(storage.StorageError, TypeError, ValueError):  # a lost file does not stop a run
+            self._before = [float(seconds) for seconds in json.loads(storage.read_bytes(path))]
+        self._started = time.monotonic()
 
-    def _first_records(self, number: int) -> bytes:
-        """Return a file's first records: the format version, and in the first file this start's step."""
-        header = _framed(Event(wall_time=time.time(), file_version="brain.Event:2"))
-        if number == 0:
-            # On a START record, TensorBoard discards events of this step and later ones from files that it read before.
-            start = SessionLog(status=SessionLog.START)
-            header += _framed(Event(wall_time=time.time(), step=self._first_step, session_log=start))
-        return header
+    @property
+    def seconds(self) -> float:
+        """Wall seconds over all starts."""
+        return sum(self._before) + time.monotonic() - self._started
+
+    def write(self) -> None:
+        """Write the file.
+
+        Raises:
+          StorageError: it cannot be written.
+        """
+        storage.write_text(self.path, json.dumps([*self._before, time.monotonic() - self._started], indent=2) + "\n")
 
 
-def _framed(event: Event) -> bytes:
-    """Frame an event as a TFRecord: length, data, and a masked CRC-32C after each."""
-    data = event.SerializeToString()
-    length = struct.pack("<Q", len(data))
-    return b"".join((length, struct.pack("<I", masked_crc32c(length)), data, struct.pack("<I", masked_crc32c(data))))
+def goodput_of(totals: Totals, wall_seconds: float) -> dict[str, float]:
+    """Return the seconds spent on each activity, and the goodput.
+
+    Goodput is the share of wall time, over all starts, that went into steps that were kept. The rest is start-up,
+    compilation, waiting for data, checkpoints, evaluations, and steps that were lost when a start was killed.
+    """
+    # `totals` are restored with a checkpoint, so they do not contain lost steps; `wall_seconds` does.
+    spent = totals.spent()
+    return {**spent, "wall": wall_seconds, "goodput": spent["step"] / wall_seconds}
+
+
+def speed_of(before: Totals, now: Totals, steps: int, wall_seconds: float, mesh: Mesh) -> dict[str, float]:
+    """Return `speed/...` between two logged steps: tokens a second, seconds a step and MFU, and the goodput up to now.
+
+    Some are left out if nothing was trained, or if the device's peak is unknown.
+    """
+    rates = {"goodput": now.spent()["step"] / wall_seconds}
+    seconds = now.spent()["step"] - before.spent()["step"]
+    if steps > 0 and seconds > 0:
+        flops = now.flops - before.flops, now.executed_flops - before.executed_flops
+        rates |= {"tokens_per_second": (now.tokens - before.tokens) / seconds, "step_seconds": seconds / steps}
+        rates |= mfu(*flops, seconds, mesh)
+    return {f"speed/{name}": value for name, value in rates.items()}
+
+
+def mfu(useful_flops: float, executed_flops: float, seconds: float, mesh: Mesh) -> dict[str, float]:
+    """Return the model FLOPs utilization during steps (Chowdhery et al., 2022, arXiv 2204.02311).
+
+    Returns:
+      {`mfu`: on real tokens, `executed_mfu`: padding included}; empty if the device's peak is unknown. A value above 1
+      means that a count is wrong; it is logged as an error and returned unchanged.
+    """
+    peak = peak_flops(mesh.devices.flat[0].device_kind)
+    if peak is None or not seconds:
+        return {}
+    available = peak * mesh.size * seconds
+    shares = {"mfu": useful_flops / available, "executed_mfu": executed_flops / available}
+    if max(shares.values()) > 1.0:
+        _report_impossible(mesh.devices.flat[0].device_kind)
+    return shares
+
+
+@functools.cache  # once in a process, not at every line of metrics
+def _report_impossible(device_kind: str) -> None:
+    log.error("mfu is above 1: the FLOPs of this run or the peak of %s are wrong; please report it", device_kind)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import math
 import os
 import queue
 import shlex
@@ -14,7 +15,7 @@ import time
 from typing import Any, Literal
 
 from bertjax.runtime import storage
-from bertjax.runtime.errors import Busy, RunFailed, Unavailable, UserError, reason
+from bertjax.runtime.errors import Busy, RunFailed, Unavailable, UserError
 
 # Events that may occur at every step. One call per minute is enough to alert someone.
 _REPEATED = ("stalled", "spike", "diverged")
@@ -53,24 +54,18 @@ class Notifier:
     variables BERTJAX_EVENT, BERTJAX_STEP and BERTJAX_WORKDIR. Its output goes to stderr. If the command is too slow,
     events are dropped with a warning.
 
-    As a context manager it adds the event `failed` if the block raises, or `stopped` if the same command may succeed
-    later; none if a start is refused. At the end it waits at most ten seconds for queued events.
-
     Args:
       command: program and arguments in shell syntax, without shell operators; empty to do nothing.
       workdir: workdir of the run.
-      accepted: set once the start is accepted.
 
     Raises:
       UserError: the command has an unclosed quote.
     """
 
-    def __init__(self, command: str, workdir: str, accepted: threading.Event | None = None):
-        self._command = parsed(command)
-        self._workdir, self._accepted = workdir, accepted
-        self._step = 0
+    def __init__(self, command: str, workdir: str):
+        self._command, self._workdir = parsed(command), workdir
+        self._step, self._warned = 0, False
         self._sent: dict[str, float] = {}
-        self._warned = False
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue(_WAITING_EVENTS)
         self._running: subprocess.Popen | None = None
         self._thread = threading.Thread(target=self._work, name="on-event", daemon=True)
@@ -79,12 +74,10 @@ class Notifier:
 
     def __call__(self, event: str, step: int | None = None, **details: Any) -> None:
         """Queue an event and return at once; without a step, it gets the step of the previous event."""
-        self._step = self._step if step is None else step
-        if not self._command:
-            return
+        self._step, now = self._step if step is None else step, time.monotonic()
         # Limited per kind of event: a spike must not hide a stalled run.
-        now = time.monotonic()
-        if event in _REPEATED and now - self._sent.get(event, -_SECONDS_BETWEEN_REPEATED) < _SECONDS_BETWEEN_REPEATED:
+        is_repeated = event in _REPEATED and now < self._sent.get(event, -math.inf) + _SECONDS_BETWEEN_REPEATED
+        if not self._command or is_repeated:
             return
         self._sent[event] = now
         record = {"event": event, "step": self._step, "workdir": self._workdir, "time": time.time(), **details}
@@ -94,36 +87,20 @@ class Notifier:
         except queue.Full:
             self._warn(f"it has not handled the last {_WAITING_EVENTS} events; the event {event} is dropped")
 
-    def __enter__(self) -> "Notifier":
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, traceback: Any) -> None:
-        is_of_run = self._accepted is None or self._accepted.is_set()
-        if error is not None and (is_of_run or not is_refusal(error)):
-            self(end_of(error), message=reason(error))
-        self.close()
-
     def close(self) -> None:
         """Wait until the command has handled all events, at most ten seconds, then kill it."""
-        self.flush()
-        if self._command and self._thread.is_alive():
+        if not self._command:
+            return
+        with contextlib.suppress(queue.Full):
+            self._events.put_nowait(None)  # ends the thread after the events before it
+        self._thread.join(_CLOSING_SECONDS)
+        if self._thread.is_alive():
             self._warn(f"it has not ended after {_CLOSING_SECONDS:.0f} s; it is killed")
             self._command = []
             self._kill()
 
-    def flush(self) -> None:
-        """Wait until the command has handled all events, at most ten seconds; later events are dropped."""
-        if self._command:
-            # None ends the thread after the events before it. It is a daemon, so a hanging command cannot block exit.
-            with contextlib.suppress(queue.Full):
-                self._events.put_nowait(None)
-            self._thread.join(_CLOSING_SECONDS)
-
     def _work(self) -> None:
-        while (record := self._events.get()) is not None:
-            command = self._command
-            if not command:
-                return
+        while (record := self._events.get()) is not None and (command := self._command):
             try:
                 self._run(command, record)
             except Exception as error:  # no error of the command may stop a run
@@ -141,9 +118,9 @@ class Notifier:
             self._kill()
             self._running.wait()
             self._warn(f"it was killed after {_COMMAND_SECONDS:.0f} s, at the event {record['event']}")
-            return
-        if self._running.returncode:
-            self._warn(f"it ended with exit code {self._running.returncode} at the event {record['event']}")
+        else:
+            if code := self._running.returncode:
+                self._warn(f"it ended with exit code {code} at the event {record['event']}")
 
     def _kill(self) -> None:
         if self._running is not None and self._running.returncode is None:

@@ -29,7 +29,7 @@ from bertjax.training.config import Stage
 from bertjax.training.model_params import ModelParams
 from bertjax.training.parallel import processes
 from bertjax.training.run import versions
-from bertjax.training.run.checkpoint import Checkpoints, Deleted, RestoredCheckpoint
+from bertjax.training.run.checkpoint import Checkpoints, RestoredCheckpoint
 from bertjax.training.run.workdir import (
     Workdir,
     has_finished,
@@ -373,22 +373,21 @@ def read_checkpoint(path: Path, step: str) -> Export:
 def _restore(checkpoints: Checkpoints, path: Path, step: str) -> RestoredCheckpoint:
     """Read a checkpoint, by default the newest. If a live run deletes the newest one meanwhile, read its successor."""
     while True:
-        steps = checkpoints.refreshed_steps()
-        listed = ", ".join(map(str, steps)) or "none"
+        steps = checkpoints.steps()
         number = int(step) if step.isdecimal() else steps[-1] if steps and not step else None
         if number not in steps:
-            raise UserError(f"run {path} has no checkpoint {step or 'yet'}; it has {listed}")
+            raise UserError(
+                f"run {path} has no checkpoint {step or 'yet'}; it has {', '.join(map(str, steps)) or 'none'}"
+            )
         try:
             return checkpoints.restore(number)
-        except Deleted as error:
-            if step:
-                listed = ", ".join(map(str, checkpoints.steps())) or "none"
-                raise UserError(f"{error}, as the run has saved newer ones; read one of {listed}") from error
         except Damaged as error:
+            if number not in checkpoints.steps():
+                continue
             # Name an alternative that is known to work: this verifies older checkpoints until one is intact.
             remedy = "there is no other one that can be read; restore one from a backup"
             for other in reversed([other for other in steps if other != number]):
-                with contextlib.suppress(Damaged, Deleted):
+                with contextlib.suppress(Damaged):
                     checkpoints.restore(other)
                     remedy = f"use {path}@{other}"
                     break

@@ -94,6 +94,7 @@ def _read(workdir: Workdir) -> RunStatus:
     state, silent = _state(workdir, heartbeat, steps, rate)
     remaining = None if steps is None or rate is None else rate * max(steps - step, 0)
     starts = read_jsonl(workdir.starts)
+    ended = heartbeat if heartbeat and state in _FINAL else {}
     return RunStatus(
         workdir=str(workdir.root),
         state=state,
@@ -108,8 +109,8 @@ def _read(workdir: Workdir) -> RunStatus:
         goodput=_goodput(workdir, saved, state),
         starts=len(starts),
         last_start=starts[-1].get("time") if starts else None,
-        exit_code=heartbeat.get("exit_code") if heartbeat and state in _FINAL else None,
-        failure=heartbeat.get("failure") if heartbeat and state in _FINAL else None,
+        exit_code=ended.get("exit_code"),
+        failure=ended.get("failure"),
         warnings=_warnings(workdir, records),
     )
 
@@ -163,27 +164,23 @@ def _tail(path: epath.Path) -> list[dict]:
     """
     # The file, if there is one, and the newest two segments, because the newest may have only a few lines.
     parts = parts_of(path)
-    parts = parts[:1] + parts[1:][-2:]
-    lines = [line for part in parts for line in _last_lines(part)]
-    records = []
-    for line in lines:
-        try:
-            record = json.loads(line)
-            if not isinstance(record, dict) or not isinstance(record.get("step"), int):
-                raise ValueError("it is not the record of a step")
-        except ValueError as error:
-            raise UserError(f"{path} has a damaged line ({error}); restore the file") from error
-        records.append(record)
+    parts, records = parts[:1] + parts[1:][-2:], []
+    for part in parts:
+        with contextlib.suppress(FileNotFoundError), part.open("rb") as file:  # a resumed run cuts its logs
+            start = max(file.seek(0, 2) - _TAIL_BYTES, 0)
+            file.seek(start)
+            records += [_of_step(path, line) for line in file.read().split(b"\n")[1 if start else 0 : -1]]
     return sorted(records, key=lambda record: record["step"]) if len(parts) > 1 else records
 
 
-def _last_lines(path: epath.Path) -> list[bytes]:
-    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:  # a resumed run cuts its logs
-        size = file.seek(0, 2)
-        start = max(size - _TAIL_BYTES, 0)
-        file.seek(start)
-        return file.read().split(b"\n")[1 if start else 0 : -1]
-    return []
+def _of_step(path: epath.Path, line: bytes) -> dict:
+    try:
+        record = json.loads(line)
+        if not isinstance(record, dict) or not isinstance(record.get("step"), int):
+            raise ValueError("it is not the record of a step")
+        return record
+    except ValueError as error:
+        raise UserError(f"{path} has a damaged line ({error}); restore the file") from error
 
 
 def _seconds_per_step(records: list[dict]) -> float | None:

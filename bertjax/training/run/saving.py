@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import jax
 from etils import epath
@@ -16,10 +16,6 @@ from bertjax.training.run.metrics import MetricsLog
 from bertjax.training.run.watchdog import Watchdog
 from bertjax.training.state import State
 
-# If a run has to stop this soon after a save (as a share of `save_every`), a resumed run repeats these few steps: that
-# is cheaper than another save.
-_FEW = 0.05
-
 log = logging.getLogger(__name__)
 
 
@@ -31,16 +27,13 @@ class Saving:
 
     Args:
       checkpoints: checkpoints of the run.
-      save_every: steps between saves.
       save_seconds: minimum number of seconds between saves.
       metrics_log: counts the time that saves take.
       watchdog: limits each wait.
     """
 
-    def __init__(
-        self, checkpoints: Checkpoints, save_every: int, save_seconds: int, metrics_log: MetricsLog, watchdog: Watchdog
-    ):
-        self._checkpoints, self._few, self._seconds = checkpoints, int(_FEW * save_every), save_seconds
+    def __init__(self, checkpoints: Checkpoints, save_seconds: int, metrics_log: MetricsLog, watchdog: Watchdog):
+        self._checkpoints, self._seconds = checkpoints, save_seconds
         self._started = time.monotonic()  # time of the newest save, or of the start
         self._log, self._watchdog = metrics_log, watchdog
         self._newest: int | None = None  # step of the newest save that was started
@@ -56,27 +49,25 @@ class Saving:
         Raises:
           NotSaved: the state cannot be saved.
         """
-        self._remove(folder)  # a killed start may have left one
+
+        def remove() -> None:
+            processes.on_writer(lambda: folder.rmtree() if folder.exists() else None)
+
+        remove()  # a killed start may have left one
         trial = Checkpoints(folder)
         try:
             with self._watched():
                 trial.save(0, state, {})
-                trial.settle()
+                trial.close()
         except NotSaved as error:
             if jax.process_count() == 1:
                 with contextlib.suppress(OSError, UserError):
-                    trial.close()
-                    self._remove(folder)
+                    remove()
             raise NotSaved(
                 f"workdir {folder.parent} cannot hold a checkpoint ({why_not_written(error.__cause__ or error)}); free "
                 "disk space or memory, choose another --workdir, or report this line if the cause is neither"
             ) from error
-        with self._watched():
-            trial.close()
-            self._remove(folder)
-
-    def _remove(self, folder: epath.Path) -> None:
-        processes.on_writer(lambda: folder.rmtree() if folder.exists() else None)
+        remove()
 
     def may_save(self) -> bool:
         """Return whether enough time has passed since the last save; all processes use the clock of process 0."""
@@ -92,9 +83,8 @@ class Saving:
         """
         self.settle()
         self._started = time.monotonic()
-        with self._tolerated():
-            with self._watched():
-                self._checkpoints.save(step, state, meta)
+        with self._tolerated(), self._watched():
+            self._checkpoints.save(step, state, meta)
             self._newest, self._is_settled = step, False
 
     def check(self) -> None:
@@ -114,36 +104,30 @@ class Saving:
         """
         if not self._is_settled:
             self._is_settled = True
-            with self._tolerated():
-                with self._watched():
-                    self._checkpoints.settle()
+            with self._tolerated(), self._watched():
+                self._checkpoints.settle()
                 self._failed_in_a_row = 0
                 self._watchdog.notify("saved", self._newest)
 
     def save_last(self, step: int, state: State, meta: dict) -> NotSaved | None:
         """Save the state and wait. All processes return the same error, or None if the state is saved."""
-        # A failure of the previous save does not matter anymore: this one supersedes it.
-        with contextlib.suppress(NotSaved):
-            self.settle()
-
-        def save() -> None:
-            self._checkpoints.save(step, state, meta)
-            self._checkpoints.settle()
-
-        return self._last(save, step)
-
-    def finish_recent(self, step: int) -> tuple[int, NotSaved | None] | None:
-        """Wait for a save of `step`, or for one that started a few steps before it and is still running.
-
-        All processes call it together and return the same result.
-
-        Returns:
-          (step of the save, its error or None); None if there is no such save.
-        """
-        # Processes finish writing at different times; if one is still saving, all wait.
-        is_saving = any(processes.gather(not self._is_settled and self._checkpoints.is_saving, "recent-save"))
-        if self._newest == step or (is_saving and step - self._newest <= self._few):
-            return self._newest, self._last(self._checkpoints.settle, self._newest)
+        failure, is_started = None, self._newest == step
+        if not is_started:
+            with contextlib.suppress(NotSaved):  # a failure of the previous save: this one supersedes it
+                self.settle()
+        self._is_settled = True
+        try:
+            with self._watched():
+                if not is_started:
+                    self._checkpoints.save(step, state, meta)
+                self._checkpoints.settle()
+        except NotSaved as error:
+            failure = str(error)
+        # A process that raises alone would leave the others waiting in their next collective.
+        if failures := [message for message in processes.gather(failure, "last-save") if message]:
+            return NotSaved(failures[0])
+        self._newest = step
+        self._watchdog.notify("saved", step)
         return None
 
     def close(self) -> None:
@@ -153,21 +137,6 @@ class Saving:
                 self._checkpoints.close()
         except NotSaved as error:  # only a warning: the run already has its export, or ends with its own error
             log.warning("%s", error)
-
-    def _last(self, action: Callable[[], None], step: int) -> NotSaved | None:
-        self._is_settled, failure = True, None
-        try:
-            with self._watched():
-                action()
-        except NotSaved as error:
-            failure = error
-        # A process that raises alone would leave the others waiting in their next collective.
-        failures = [message for message in processes.gather(failure and str(failure), "last-save") if message]
-        if failures:
-            return NotSaved(failures[0])
-        self._newest = step
-        self._watchdog.notify("saved", step)
-        return None
 
     @contextlib.contextmanager
     def _tolerated(self) -> Iterator[None]:

@@ -132,9 +132,10 @@ def check(workdir: Workdir, other_versions: bool, foreign: Mapping[str, str] = {
             pairs = {name: (first.get(name, ""), there.get(name, "")) for name in (*first, *there)}
             problem = f"process {index} has other versions than process 0"
             _report(pairs, refused, problem, "install the same on every host")
+        if processes.is_writer():
+            _check_last_start(workdir, first, () if other_versions else computing)
 
     processes.together(compare)
-    processes.on_writer(lambda: _check_last_start(workdir, first, () if other_versions else computing))
 
 
 def _check_last_start(workdir: Workdir, now: dict[str, str], refused: Sequence[str]) -> None:

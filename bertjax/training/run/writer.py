@@ -8,24 +8,28 @@ import json
 import logging
 import math
 import os
+import queue
+import socket
+import struct
 import threading
 import time
-from collections.abc import Callable
-from typing import Protocol
+from typing import Any
 
 from etils import epath
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import Summary
+from tensorboardX.record_writer import masked_crc32c
 
 from bertjax.runtime import storage
-from bertjax.training.run.lease import Lease
-from bertjax.training.run.workdir import cut_jsonl, next_segment, segment
+from bertjax.training.run.workdir import Lease, cut_jsonl, parts_of
 
 log = logging.getLogger(__name__)
 
 # An object store cannot append: each flush uploads the newest segment again.
 _SECONDS_BETWEEN_UPLOADS = 30.0
-# Limit on the bytes in memory while a store is down: at 500 bytes per line, 30,000 logged steps.
-_MOST_WAITING_BYTES = 16 << 20
-_SEGMENT_BYTES = 1 << 20
+_SEGMENT_BYTES, _EVENT_FILE_BYTES = 1 << 20, 4 << 20
+# Limit on the records in memory while a store is down: at 500 bytes each, 16 MB per file.
+_MOST_WAITING = 30_000
 _SECONDS_BETWEEN_ROUNDS = 0.2
 _SECONDS_BETWEEN_ATTEMPTS = 5.0
 # Time limits for flushing logs: before a checkpoint, at the end of a run, and after a failure.
@@ -35,84 +39,55 @@ _SECONDS_AFTER_A_FAILURE = 5.0
 
 
 class GrowingFile:
-    """An append-only file, split into segments. What is added waits in memory until `LogWriter` writes it.
+    """An append-only file, or a folder of its segments. What is added waits in memory until `LogWriter` writes it.
 
     Args:
-      path: the file, or the folder of its segments; for messages and `LogWriter`.
-      path_of: returns a segment's path by its number.
+      path: the file or folder.
       number: first segment to write.
       segment_bytes: size at which the next segment starts; small on an object store.
-      header: returns a segment's first bytes by its number.
     """
 
-    def __init__(
-        self,
-        path: epath.Path,
-        path_of: Callable[[int], epath.Path],
-        number: int = 0,
-        segment_bytes: float = math.inf,
-        header: Callable[[int], bytes] = lambda number: b"",
-    ):
-        self.path, self._path_of, self._number = path, path_of, number
-        self._segment_bytes, self._header = segment_bytes, header
-        self._remote = storage.is_remote(path)
-        self._size = 0
-        self._content = b""  # of the newest segment, on an object store
-        self._lock = threading.Lock()
-        self._waiting: collections.deque[bytes] = collections.deque()
-        self._waiting_bytes = 0
-        self._uploaded = -math.inf
+    def __init__(self, path: epath.Path, number: int = 0, segment_bytes: float = math.inf):
+        self.path, self._number, self._segment_bytes = path, number, segment_bytes
+        self._is_remote = storage.is_remote(path)
+        self.every = _SECONDS_BETWEEN_UPLOADS if self._is_remote else 0.0
+        self._waiting: collections.deque[bytes] = collections.deque(maxlen=_MOST_WAITING)
+        self._size, self._content = 0, b""  # of the newest segment; the content only on an object store
         self._lost = False
 
-    def put(self, record: bytes) -> None:
-        """Queue a record."""
-        with self._lock:
-            self._waiting.append(record)
-            self._waiting_bytes += len(record)
-            self._limit()
+    def segment(self) -> epath.Path:
+        """Return the path of the newest segment."""
+        return self.path
 
-    def write(self, everything: bool) -> None:
-        """Write the queued records; without `everything`, at most every 30 seconds to an object store.
+    def header(self) -> bytes:
+        """Return the first bytes of the newest segment."""
+        return b""
+
+    def put(self, record: bytes) -> None:
+        """Queue a record. A full queue drops its oldest: the newest state of a run is worth more."""
+        if len(self._waiting) == self._waiting.maxlen and not self._lost:
+            self._lost = True
+            log.warning("%s could not be written for so long that its oldest waiting records are lost", self.path)
+        self._waiting.append(record)
+
+    def write(self) -> None:
+        """Write the queued records.
 
         Raises:
-          StorageError: they cannot be written; they stay in the queue.
+          OSError: they cannot be written; they stay in the queue.
         """
-        due = everything or not self._remote or time.monotonic() - self._uploaded > _SECONDS_BETWEEN_UPLOADS
-        if not self._waiting or not due:
+        if not (records := [*self._waiting]):
             return
-        self._uploaded = time.monotonic()
-        with self._lock:
-            records, self._waiting, self._waiting_bytes = self._waiting, collections.deque(), 0
-        try:
-            self._add(b"".join(records))
-        except BaseException:
-            with self._lock:  # put them back in front of records that were queued in the meantime
-                self._waiting.extendleft(reversed(records))
-                self._waiting_bytes += sum(map(len, records))
-                self._limit()
-            raise
-
-    def _limit(self) -> None:
-        # Drop the oldest records: with a full buffer, the newest state of a run is worth more.
-        while self._waiting_bytes > _MOST_WAITING_BYTES:
-            self._waiting_bytes -= len(self._waiting.popleft())
-            if not self._lost:
-                log.warning("%s could not be written for so long that its oldest waiting records are lost", self.path)
-            self._lost = True
-
-    def _add(self, content: bytes) -> None:
-        """Append bytes, all of them or nothing."""
-        path = self._path_of(self._number)
-        if not self._size:
-            content = self._header(self._number) + content
-        with storage.storage_errors(path):
-            # After an error the content of the object is unknown, but the next upload replaces all of it.
-            if self._remote:
-                storage.write_bytes(path, self._content + content)
-                self._content += content
-            else:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                _append(path, content)
+        path, content = self.segment(), b"".join([b"" if self._size else self.header(), *records])
+        if self._is_remote:  # after an error the object's content is unknown, but the next upload replaces all of it
+            storage.write_bytes(path, self._content + content)
+            self._content += content
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _append(path, content)
+        for record in records:
+            if self._waiting and self._waiting[0] is record:  # otherwise a full queue dropped it in the meantime
+                self._waiting.popleft()
         self._size += len(content)
         if self._size >= self._segment_bytes:
             self._number, self._size, self._content = self._number + 1, 0, b""
@@ -136,41 +111,64 @@ class Journal(GrowingFile):
     Args:
       path: the file; existing lines are kept. On an object store the lines are in segments, see `read_jsonl`.
       last_step: existing records of later steps are dropped, and so is a truncated last line.
-      most_bytes: limit on the bytes of this start; further lines are left out, with one warning.
     """
 
-    def __init__(self, path: epath.Path, last_step: float = math.inf, most_bytes: float = math.inf):
+    def __init__(self, path: epath.Path, last_step: float = math.inf):
         cut_jsonl(path, last_step)
-        self._left, self._full = most_bytes, False
-        if storage.is_remote(path):
-            super().__init__(path, lambda number: segment(path, number), next_segment(path), _SEGMENT_BYTES)
-        else:
-            super().__init__(path, lambda number: path)
+        super().__init__(path, len(parts_of(path)), _SEGMENT_BYTES if storage.is_remote(path) else math.inf)
+
+    def segment(self) -> epath.Path:
+        path = self.path
+        return path.with_name(f"{path.stem}-{self._number:05}{path.suffix}") if self._is_remote else path
 
     def append(self, record: dict) -> None:
         """Queue a line."""
-        line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
-        if len(line) > self._left and not self._full:
-            log.warning("%s has enough lines of this start; later ones are left out", self.path)
-            self._full = True
-        if not self._full:  # also lines that are short enough: a gap in the middle would be hard to notice
-            self._left -= len(line)
-            self.put(line)
+        self.put(json.dumps(record, ensure_ascii=False).encode() + b"\n")
 
 
-class Sink(Protocol):
-    """A log file or folder with a buffer in memory. Only the writer's thread calls `write`."""
+class Events(GrowingFile):
+    """TensorBoard's event files of one start, a new file every 4 MiB.
 
-    path: epath.Path
+    Args:
+      path: folder for the files.
+      restored_step: step that this start continues from; TensorBoard drops later steps from earlier starts.
+    """
 
-    def write(self, everything: bool) -> None:
-        """Write the part of the buffer that is due; with `everything`, the whole buffer."""
+    def __init__(self, path: epath.Path, restored_step: int):
+        super().__init__(path, segment_bytes=_EVENT_FILE_BYTES)
+        self._first_step = restored_step + 1
+        # TensorBoard reads files in the order of their names. The time alone is not unique: two starts may share a
+        # second.
+        start = f"{int(time.time()):010}.{socket.gethostname()}.{self._first_step}.{os.getpid()}"
+        self._name = f"events.out.tfevents.{start}"
+
+    def segment(self) -> epath.Path:
+        return self.path / f"{self._name}.{self._number:05}"
+
+    def header(self) -> bytes:
+        # On a START record, TensorBoard discards events of this step and later ones from files that it read before.
+        start = _framed(step=self._first_step, session_log=SessionLog(status=SessionLog.START))
+        return _framed(file_version="brain.Event:2") + (b"" if self._number else start)
+
+    def add(self, step: int, scalars: dict[str, float]) -> None:
+        """Queue the scalars of a step."""
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
+        self.put(_framed(step=step, summary=Summary(value=values)))
+
+
+def _framed(**content) -> bytes:
+    """Return an event as a TFRecord: length, data, and a masked CRC-32C after each."""
+    data = Event(wall_time=time.time(), **content).SerializeToString()
+    length = struct.pack("<Q", len(data))
+    return b"".join((length, struct.pack("<I", masked_crc32c(length)), data, struct.pack("<I", masked_crc32c(data))))
 
 
 class LogWriter:
     """A thread that writes metrics, samples, spikes, events, newest results, elapsed time and the heartbeat.
 
-    Failures are logged once and retried. Meanwhile, sinks buffer a bounded number of lines.
+    Sinks are files with a buffer in memory, such as `GrowingFile`: they have a `path`, `write()` writes the buffer, and
+    the writer calls it once in `every` seconds. Failures are logged once and retried. Meanwhile, sinks buffer a bounded
+    number of lines.
 
     Args:
       active: False in processes that do not write; all methods then do nothing.
@@ -179,11 +177,10 @@ class LogWriter:
 
     def __init__(self, active: bool = True, lock: Lease | None = None):
         self.active, self._lock = active, lock
-        self._sinks: list[Sink] = []
-        self._changed = threading.Condition()
-        self._asked = self._done = 0
-        self._ended = False
-        self._failed: dict[epath.Path, float] = {}  # {sink that cannot be written: time of the next attempt}
+        self._sinks: list[Any] = [lock] if lock else []
+        self._requests: queue.SimpleQueue[threading.Event | None] = queue.SimpleQueue()
+        self._due: dict[epath.Path, float] = {}  # {sink: time of the next write}
+        self._failed: set[epath.Path] = set()
         self._thread = threading.Thread(target=self._run, name="log writer", daemon=True)
 
     def __enter__(self) -> "LogWriter":
@@ -193,16 +190,13 @@ class LogWriter:
 
     def __exit__(self, kind: type | None, *_) -> None:
         is_written = self.flush(_SECONDS_AFTER_A_FAILURE if kind else _SECONDS_AT_THE_END)
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
+        self._requests.put(None)
         if is_written and self._thread.is_alive():  # do not wait a second time for a file that cannot be written
             self._thread.join(_SECONDS_AFTER_A_FAILURE)  # from here on, it does not change any file
 
-    def add(self, *sinks: Sink) -> None:
+    def add(self, *sinks: Any) -> None:
         """Add sinks to write."""
-        if self.active:
-            self._sinks += sinks
+        self._sinks += sinks
 
     def save(self) -> None:
         """Write all lines before a checkpoint, so that a resumed run does not miss any, if the store answers."""
@@ -212,36 +206,34 @@ class LogWriter:
         """Request a write of everything, wait for it, and return whether it succeeded in time."""
         if not (self.active and self._thread.is_alive()):
             return not self.active
-        with self._changed:
-            # A ticket, because a round that is already running may have passed some of the lines.
-            self._asked += 1
-            ticket = self._asked
-            self._changed.notify_all()
-            return self._changed.wait_for(lambda: self._done >= ticket, seconds) and not self._failed
+        self._requests.put(done := threading.Event())
+        return done.wait(seconds) and not self._failed
 
     def _run(self) -> None:
-        while not self._ended:
-            with self._changed:
-                self._changed.wait_for(lambda: self._asked > self._done or self._ended, _SECONDS_BETWEEN_ROUNDS)
-                asked, everything = self._asked, self._asked > self._done
-            for sink in list(self._sinks):
-                self._write(sink, everything)
-            # Writing happens outside of the lock, so that a slow store never blocks `flush` or `add`.
-            with self._changed:
-                self._done = asked
-                self._changed.notify_all()
+        while True:
+            request = done = threading.Event()
+            try:
+                request = self._requests.get(timeout=_SECONDS_BETWEEN_ROUNDS)
+            except queue.Empty:
+                pass
+            if request is None:
+                return
+            for sink in [*self._sinks]:
+                self._write(sink, everything=request is not done)
+            request.set()
 
-    def _write(self, sink: Sink, everything: bool) -> None:
-        if not everything and time.monotonic() < self._failed.get(sink.path, 0.0):
+    def _write(self, sink: Any, everything: bool) -> None:
+        if not everything and time.monotonic() < self._due.get(sink.path, -math.inf):
             return
+        self._due[sink.path] = time.monotonic() + sink.every
         try:
             if self._lock:
                 self._lock.check()
-            with storage.storage_errors(sink.path):
-                sink.write(everything)
+            sink.write()
         except Exception as error:  # no error may end the run
             if sink.path not in self._failed:
                 log.warning("%s cannot be written (%s); what it misses waits in memory", sink.path, error)
-            self._failed[sink.path] = time.monotonic() + _SECONDS_BETWEEN_ATTEMPTS
+            self._failed.add(sink.path)
+            self._due[sink.path] = time.monotonic() + _SECONDS_BETWEEN_ATTEMPTS
         else:
-            self._failed.pop(sink.path, None)
+            self._failed.discard(sink.path)

@@ -63,8 +63,8 @@ def test_figures_wait_for_a_store_that_is_down(workdir, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(save.storage, "write_text", fail)
         with pytest.raises(StorageError):
-            results.write(everything=False)
-    results.write(everything=False)
+            results.write()
+    results.write()
     assert read(workdir)["steps"] == 10
 
 

@@ -16,8 +16,7 @@ from bertjax.training.evaluation import Evaluation
 from bertjax.training.results import labeled_block
 from bertjax.training.results.classes import ClassReport, accepted_lines, report_of, table_of, write_suspects
 from bertjax.training.results.report import summary_of
-from bertjax.training.run.goodput import goodput_of
-from bertjax.training.run.metrics import Totals
+from bertjax.training.run.metrics import Totals, goodput_of
 
 EVALUATION = Evaluation(
     metrics={"mlm_loss": 4.5, "mlm_accuracy": 0.25, "nsp_accuracy": 0.5},

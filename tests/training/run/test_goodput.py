@@ -7,8 +7,7 @@ import jax
 from bertjax.runtime.devices import peak_flops
 from bertjax.training.config import MeshConfig
 from bertjax.training.parallel.sharding import make_mesh
-from bertjax.training.run.goodput import goodput_of, mfu
-from bertjax.training.run.metrics import Totals
+from bertjax.training.run.metrics import Totals, goodput_of, mfu
 
 
 def test_goodput_is_the_share_of_steps_that_were_kept():
@@ -32,7 +31,7 @@ def test_mfu_where_the_peak_is_known(monkeypatch, caplog):
     assert peak_flops("NVIDIA H200") == 989e12 and peak_flops("cpu") is None
     mesh = make_mesh(MeshConfig(data=1, fsdp=1), jax.devices()[:1])
     assert mfu(1e12, 2e12, 10.0, mesh) == {}
-    monkeypatch.setattr("bertjax.training.run.goodput.peak_flops", lambda kind: 1e12)
+    monkeypatch.setattr("bertjax.training.run.metrics.peak_flops", lambda kind: 1e12)
     assert mfu(1e12, 2e12, 10.0, mesh) == {"mfu": 0.1, "executed_mfu": 0.2}
     assert not caplog.records
     for _ in range(2):  # an impossible share is neither hidden nor reported at every line

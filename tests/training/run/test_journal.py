@@ -11,11 +11,9 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import masked_crc32c
 
 from bertjax.runtime import storage
-from bertjax.runtime.storage import StorageError
-from bertjax.training.run import metrics, writer
-from bertjax.training.run.metrics import Events
+from bertjax.training.run import writer
 from bertjax.training.run.workdir import parts_of, read_jsonl
-from bertjax.training.run.writer import Journal
+from bertjax.training.run.writer import Events, Journal
 from tests.data.test_remote import Bucket
 
 
@@ -59,22 +57,22 @@ class FullDisk:
 def test_lines_wait_while_the_disk_is_full_and_none_is_lost_or_torn(path, monkeypatch):
     lines = Journal(path)
     lines.append({"step": 1})
-    lines.write(everything=False)
+    lines.write()
     monkeypatch.setattr(writer, "open", lambda *a, **k: FullDisk(open(*a, **k), room=5), raising=False)
     for step in (2, 3):
         lines.append({"step": step})
-        with pytest.raises(StorageError, match="No space left"):
-            lines.write(everything=False)
+        with pytest.raises(OSError, match="No space left"):
+            lines.write()
         assert read_jsonl(path) == [{"step": 1}]
     monkeypatch.undo()
     lines.append({"step": 4})
-    lines.write(everything=False)
+    lines.write()
     assert read_jsonl(path) == [{"step": step} for step in (1, 2, 3, 4)]
 
 
 def test_lines_that_wait_are_bounded(path, monkeypatch, caplog):
     """Also if lines are added while a write fails: the oldest are lost, with one warning."""
-    monkeypatch.setattr(writer, "_MOST_WAITING_BYTES", 3 * len('{"step": 1}\n'))
+    monkeypatch.setattr(writer, "_MOST_WAITING", 3)
     lines, step = Journal(path), itertools.count(1)
 
     def fail(*_, **__):
@@ -86,10 +84,10 @@ def test_lines_that_wait_are_bounded(path, monkeypatch, caplog):
         lines.append({"step": next(step)})
     monkeypatch.setattr(writer, "open", fail, raising=False)
     for _ in range(2):
-        with pytest.raises(StorageError):
-            lines.write(everything=False)
+        with pytest.raises(OSError):
+            lines.write()
     monkeypatch.undo()
-    lines.write(everything=True)
+    lines.write()
     assert read_jsonl(path) == [{"step": 5}, {"step": 6}, {"step": 7}]
     [record] = caplog.records
     assert record.getMessage().endswith("its oldest waiting records are lost")
@@ -103,7 +101,7 @@ def test_an_object_store_gets_segments_that_readers_join(bucket, monkeypatch):
     lines = Journal(path)
     for step in range(1, 101):
         lines.append({"step": step})
-        lines.write(everything=True)
+        lines.write()
     assert [part.name for part in parts_of(path)[:2]] == ["metrics-00000.jsonl", "metrics-00001.jsonl"]
     assert len(parts_of(path)) > 10
     assert max(written) <= 120  # never all of the file
@@ -111,7 +109,7 @@ def test_an_object_store_gets_segments_that_readers_join(bucket, monkeypatch):
     before = {part.name: part.read_bytes() for part in parts_of(path)}
     resumed = Journal(path, last_step=60)
     resumed.append({"step": 61, "again": True})
-    resumed.write(everything=True)
+    resumed.write()
     assert [record["step"] for record in read_jsonl(path)] == list(range(1, 62))
     assert read_jsonl(path)[-1] == {"step": 61, "again": True}
     assert sum(before.get(part.name) == part.read_bytes() for part in parts_of(path)) >= 6  # not written again
@@ -132,12 +130,12 @@ def events_of(path: epath.Path) -> list[Event]:
 
 @pytest.mark.parametrize("where", ["disk", "bucket"])
 def test_events_continue_in_new_files_which_drop_nothing(where, tmp_path, bucket, monkeypatch):
-    monkeypatch.setattr(metrics, "_FILE_BYTES", 300)
+    monkeypatch.setattr(writer, "_EVENT_FILE_BYTES", 300)
     folder = bucket / "events" if where == "bucket" else epath.Path(tmp_path)
     log = Events(folder, restored_step=10)
     for step in range(11, 31):
         log.add(step, {"train/loss": 5.0, "train/learning_rate": 1e-3})
-        log.write(everything=True)
+        log.write()
     files = [events_of(path) for path in sorted(folder.iterdir(), key=lambda path: path.name)]
     assert len(files) > 3 and all(file[0].file_version == "brain.Event:2" for file in files)
     starts = [event.step for event in itertools.chain(*files) if event.session_log.status == SessionLog.START]
@@ -152,14 +150,10 @@ def test_events_that_cannot_be_written_wait(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(writer, "open", lambda *a, **k: FullDisk(open(*a, **k), room=5), raising=False)
     for step in range(1, 10):
         log.add(step, {"train/loss": 5.0})
-        with pytest.raises(StorageError):
-            log.write(everything=False)
+        with pytest.raises(OSError):
+            log.write()
     monkeypatch.undo()
-    log.write(everything=False)
+    log.write()
     [file] = tmp_path.iterdir()
     assert [event.step for event in events_of(file) if event.summary.value] == list(range(1, 10))
     assert not caplog.records
-
-
-def test_an_upload_is_small_however_long_a_run_is():
-    assert writer._SEGMENT_BYTES <= 1 << 20 and metrics._FILE_BYTES <= 4 << 20

@@ -14,12 +14,7 @@ from bertjax.training import start
 from bertjax.training.feeds import Feeds
 from bertjax.training.resolve import resolve
 from bertjax.training.run import versions
-from bertjax.training.run.record import (
-    RunRecord,
-    check_identity,
-    start_record,
-    write_record,
-)
+from bertjax.training.run.record import RunRecord, check_identity, start_record, write_record
 from bertjax.training.run.versions import foreign_modules, hashes
 from bertjax.training.run.workdir import Workdir, append_jsonl
 from tests.waiting import LIMIT_SECONDS

@@ -27,10 +27,10 @@ STATE = {"step": jnp.int32(0), "params": {"kernel": jnp.ones((100, 50))}}
 
 @pytest.fixture
 def saving(tmp_path):
-    """Saves to `checkpoints` in the temporary folder, every 100 steps."""
+    """Saves to `checkpoints` in the temporary folder."""
     checkpoints = Checkpoints(epath.Path(tmp_path / "checkpoints"), Retention(3))
     log = MetricsLog(Workdir.at(tmp_path), Totals(), 0, LogWriter(False))
-    saving = Saving(checkpoints, 100, 0, log, Watchdog(0))
+    saving = Saving(checkpoints, 0, log, Watchdog(0))
     yield saving
     saving.close()
 

@@ -11,9 +11,8 @@ import pytest
 from etils import epath
 
 from bertjax.runtime.errors import UserError
-from bertjax.training.run import tracking, writer
-from bertjax.training.run.trackers import Tracker
-from bertjax.training.run.tracking import Tracking, check_trackers
+from bertjax.training.run import trackers, writer
+from bertjax.training.run.trackers import Tracker, Tracking, check_trackers
 from bertjax.training.run.workdir import Workdir
 from tests.waiting import LIMIT_SECONDS
 
@@ -84,14 +83,14 @@ def test_steps_that_are_trained_again_on_other_rows_are_a_new_run(track):
 
 def test_a_full_queue_drops_the_oldest_only(track, tmp_path, monkeypatch):
     """Steps arrive while one is written: it is then no longer in the queue, whose next step must not go with it."""
-    monkeypatch.setattr(tracking, "_MOST_WAITING", 2)
+    monkeypatch.setattr(trackers, "_MOST_WAITING", 2)
     tracker = Tracking(KIND, Workdir(epath.Path(tmp_path / "run")), {"runtime": {"skip_rows": ()}})
     tracker.add(1, {})
     tracker.add(2, {})
     arriving = iter([3])
     monkeypatch.setattr(Recording, "write", lambda self, step, _: [self.calls.append(step), *map(add, arriving)])
     add = lambda step: tracker.add(step, {})  # noqa: E731
-    tracker.write(everything=True)
+    tracker.write()
     assert Recording.calls == [("start", "run", ""), 1, 2, 3]
 
 
@@ -108,7 +107,7 @@ def test_unknown_trackers_and_missing_packages_are_one_line(monkeypatch):
     with pytest.raises(UserError, match="^runtime.trackers.kind='wandbb' is unknown; choose one of wandb, mlflow, tr"):
         check_trackers(["wandbb"])
     check_trackers([KIND])
-    monkeypatch.setattr(tracking.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="'wandb', and wandb is not installed; pip install wandb$"):
         check_trackers(["wandb"])
 

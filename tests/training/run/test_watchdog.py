@@ -2,14 +2,11 @@
 
 import contextlib
 import errno
-import itertools
 import json
 import logging
 import signal
 import subprocess
 import sys
-import threading
-import time
 
 import jax
 import pytest
@@ -20,9 +17,8 @@ from bertjax.runtime.errors import Busy, RunFailed, Unavailable, UserError
 from bertjax.runtime.storage import StorageError
 from bertjax.training.run import notify
 from bertjax.training.run import watchdog as watchdogs
-from bertjax.training.run.failures import Failures, NotFinite
-from bertjax.training.run.notify import Notifier, end_of
-from bertjax.training.run.watchdog import TRAINING, Heartbeat, Watchdog
+from bertjax.training.run.notify import Notifier, end_of, is_refusal
+from bertjax.training.run.watchdog import TRAINING, Failures, NotFinite, Watchdog
 from bertjax.training.run.workdir import read_jsonl
 from tests import runs
 from tests.training.run.watched_clock import WatchedClock
@@ -59,35 +55,28 @@ def test_a_step_that_is_late_is_logged_once(clock, caplog):
 
 
 def test_the_heartbeat_follows_the_states_and_goes_on_in_long_ones(tmp_path, monkeypatch):
-    reports, clock = itertools.count(1), Clock()
-    clock.time, clock.monotonic = lambda: float(next(reports)), time.monotonic
+    clock, path = Clock(), epath.Path(tmp_path / "heartbeat.json")
     monkeypatch.setattr(watchdogs, "time", clock)
-    heartbeat = Heartbeat(epath.Path(tmp_path / "heartbeat.json"))
+    watchdog = Watchdog(100, path)
 
-    def reported(count: int = 2) -> tuple:
-        seen = heartbeat._time
-        wait_until(lambda: heartbeat._time >= seen + count)  # the second report from now on is of the state now
-        heartbeat.write(everything=True)
-        record = json.loads((tmp_path / "heartbeat.json").read_text())
-        times.append(record["time"])
-        return record["step"], record["state"], record["steps"]
+    def reported() -> tuple:
+        clock.now += 10
+        watchdog.write()
+        record = json.loads(path.read_text())
+        return record["step"], record["state"], record["steps"], record["time"]
 
-    times: list[float] = []
-    with Watchdog(0, heartbeat, least=0.1) as watchdog:
-        assert reported() == (0, "starting", 0)
-        watchdog.locate(10, 100)
-        with watchdog.state(TRAINING):
-            watchdog.beat(11)
-            wait_until(lambda: heartbeat._step == 11)
-            assert reported(0) == (11, "training", 100)
-            with watchdog.state("saving"):
-                assert reported() == reported() == (11, "saving", 100)
-        watchdog.end("failed", 1, "no space")
-    assert reported(0) == (11, "failed", 100)
-    assert times == sorted(set(times))
-    record = json.loads((tmp_path / "heartbeat.json").read_text())
-    assert (record["started"], record["exit_code"], record["failure"]) == (1.0, 1, "no space")
-    assert record["time"] == heartbeat._time, "that of the report, not of the writing"
+    assert reported() == (0, "starting", 0, 1010)
+    watchdog.locate(10, 100)
+    with watchdog.state(TRAINING):
+        watchdog.beat(11)
+        assert reported() == reported() == (11, "training", 100, 1010), "the time of the last progress"
+        with watchdog.state("saving"):
+            assert [reported(), reported()] == [(11, "saving", 100, 1040), (11, "saving", 100, 1050)]
+    watchdog.end("failed", 1, "no space")
+    watchdog.write()
+    record = json.loads(path.read_text())
+    assert (record["state"], record["exit_code"], record["failure"]) == ("failed", 1, "no space")
+    assert (record["started"], record["time"], record["hang_timeout"]) == (1000.0, clock.now, 100)
 
 
 # In a process of its own, because the watchdog ends it. Its clock stands still unless the script sets it, and the
@@ -287,11 +276,8 @@ def events(tmp_path) -> list:
         (UserError("bad input"), "failed", True),
     ],
 )
-def test_what_the_same_command_may_continue_has_stopped(error, end, is_of_start, recorder, tmp_path):
-    assert end_of(error) == end
-    with contextlib.suppress(type(error)), Notifier(recorder, "run", threading.Event()):
-        raise error
-    assert (tmp_path / "events").exists() != is_of_start, "a refused start has not touched the run"
+def test_what_the_same_command_may_continue_has_stopped(error, end, is_of_start):
+    assert (end_of(error), is_refusal(error)) == (end, is_of_start)
 
 
 @pytest.mark.parametrize(
@@ -306,7 +292,7 @@ def test_what_the_same_command_may_continue_has_stopped(error, end, is_of_start,
 )
 def test_a_command_that_fails_is_reported_once(command, seconds, warning, patient, monkeypatch, caplog):
     monkeypatch.setattr(notify, "_COMMAND_SECONDS", seconds)
-    with Notifier(command, "run") as notifier:
+    with contextlib.closing(Notifier(command, "run")) as notifier:
         for step in range(3):
             notifier("saved", step)
     [record] = caplog.records
@@ -316,7 +302,7 @@ def test_a_command_that_fails_is_reported_once(command, seconds, warning, patien
 
 def test_a_command_that_hangs_delays_neither_events_nor_the_end(monkeypatch, caplog):
     monkeypatch.setattr(notify, "_CLOSING_SECONDS", 0.2)
-    with Notifier(ENDLESS, "run") as notifier:
+    with contextlib.closing(Notifier(ENDLESS, "run")) as notifier:
         for step in range(1000):  # ten times as many as wait for it
             notifier("saved", step)
         wait_until(lambda: notifier._running)  # what has not started is not killed
@@ -328,7 +314,7 @@ def test_a_command_that_hangs_delays_neither_events_nor_the_end(monkeypatch, cap
 
 
 def test_spikes_of_every_step_are_one_event_a_minute(recorder, clock_of_notify, tmp_path):
-    with Notifier(recorder, "run") as notifier:
+    with contextlib.closing(Notifier(recorder, "run")) as notifier:
         for clock_of_notify.now in (1000.0, 1030.0, 1059.0, 1060.0, 1061.0):
             notifier("spike", int(clock_of_notify.now))
         notifier("saved", 9)

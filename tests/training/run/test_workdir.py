@@ -1,7 +1,6 @@
 """Working folders: locks, object stores, and files that are written whole."""
 
 import contextlib
-import functools
 import json
 
 import fsspec
@@ -9,9 +8,7 @@ import pytest
 
 from bertjax.runtime.errors import Busy, UserError
 from bertjax.training import start
-from bertjax.training.run import lease as leases
 from bertjax.training.run import workdir as workdirs
-from bertjax.training.run.metrics import Events
 from bertjax.training.run.workdir import (
     Workdir,
     append_jsonl,
@@ -21,9 +18,8 @@ from bertjax.training.run.workdir import (
     read_jsonl,
     write_json,
 )
-from bertjax.training.run.writer import Journal
+from bertjax.training.run.writer import Events, Journal
 from tests.data.test_remote import Bucket
-from tests.waiting import LIMIT_SECONDS, Clock, wait_until
 
 
 def test_a_workdir_is_held_by_one_process_at_a_time(tmp_path):
@@ -48,45 +44,12 @@ def test_a_path_where_checkpoints_cannot_be_read_is_refused_before_anything_is_w
 
 
 @pytest.fixture
-def clock(monkeypatch) -> Clock:
-    """The clock of the lock on an object store. It stands still: no holder is late because its thread is."""
-    clock = Clock()
-    monkeypatch.setattr(leases, "time", clock)
-    monkeypatch.setattr(leases, "_RENEWALS", 50 * LIMIT_SECONDS)  # 50 times a second
-    return clock
-
-
-@pytest.fixture
-def bucket(monkeypatch, clock) -> Workdir:
+def bucket(monkeypatch) -> Workdir:
     """A workdir on an object store: fsspec's file system in memory takes its place."""
     fsspec.register_implementation("s3", Bucket, clobber=True)
     monkeypatch.setattr(Bucket, "store", {})
     monkeypatch.setattr(Bucket, "pseudo_dirs", [""])
-    monkeypatch.setattr("bertjax.training.run.workdir.lease", functools.partial(leases.lease, seconds=LIMIT_SECONDS))
     return Workdir.at("s3://bucket/run")
-
-
-def test_an_object_store_is_held_by_one_process_at_a_time_too(bucket, clock):
-    mark = bucket.root / ".lock-00001"
-
-    def wait_for_renewal(seconds: float) -> None:
-        before = mark.read_text()
-        wait_until(lambda: mark.read_text() != before)
-
-    with bucket.locked():
-        clock.while_asleep = wait_for_renewal
-        with pytest.raises(Busy, match="is in use by a live run"):
-            with Workdir.at("s3://bucket/run").locked():
-                pass
-    with bucket.locked():
-        pass
-
-
-def test_the_mark_of_a_dead_process_on_an_object_store_holds_nothing(bucket):
-    (bucket.root / ".lock-00003").write_text("someone 17")
-    with bucket.locked() as lock:
-        lock.verify()
-    assert (bucket.root / ".lock-00004").read_text() == "released"
 
 
 def test_a_file_system_of_user_space_is_warned_about(tmp_path, monkeypatch, caplog):
@@ -105,7 +68,7 @@ def test_a_workdir_on_an_object_store_holds_what_one_on_a_disk_does(bucket):
     lines = Journal(bucket.metrics, last_step=2)
     for step in (3, 4, 5):
         lines.append({"step": step})
-    lines.write(everything=True)
+    lines.write()
     assert [record["step"] for record in read_jsonl(bucket.metrics)] == [1, 2, 3, 4, 5]
     with local_folder(bucket.export) as folder:
         (folder / "tokenizer").mkdir()
@@ -113,7 +76,7 @@ def test_a_workdir_on_an_object_store_holds_what_one_on_a_disk_does(bucket):
     assert (bucket.export / "tokenizer" / "model").read_bytes() == b"mine"
     events = Events(bucket.events, restored_step=0)
     events.add(1, {"train/loss": 5.0})
-    events.write(everything=True)
+    events.write()
     assert [path.name.startswith("events.out.tfevents.") for path in bucket.events.iterdir()] == [True]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from etils import epath
 
-from bertjax.training.run.tracking import Tracking
+from bertjax.training.run.trackers import Tracking
 from bertjax.training.run.workdir import Workdir
 
 SETTINGS = {"seed": 3, "stages": [{"steps": 3}], "runtime": {"skip_rows": []}}
