@@ -39,7 +39,7 @@ ALLOWED = {
     "config.row_lengths": "runtime config.typed data models training.config",
     "config.task": "runtime data objectives training.config",
     "config.task_checks": "runtime data models objectives training.config config.task",
-    "config.config": "runtime config.registry config.typed data models objectives training.schedules "
+    "config.config": "runtime config.registry config.typed data models config.export objectives training.schedules "
     "training.config training.optim training.lora training.pruning training.quantization training.stages "
     "training.stage_encoders config.row_lengths config.task config.task_checks",
     "training.parallel": "runtime data models training.config training.param_paths",
@@ -49,24 +49,29 @@ ALLOWED = {
     "training.stage_encoders config.config training.param_paths training.parallel training.state",
     "config.settings": "runtime config.registry config.typed config.config",
     "inference.records": "runtime data",
-    "serving": "runtime config.typed data inference.records",  # ONNX files, without JAX
-    "interop": "serving runtime data models config.private_paths config.export training.config config.config",
+    "inference.base": "runtime data objectives inference.records",
+    "inference.description": "runtime config.typed data",
+    "inference.onnx": "runtime data objectives inference.records inference.base inference.description",
+    "serving": "runtime data inference.onnx",  # ONNX files, without JAX
+    "interop": "inference.onnx inference.description runtime data models config.private_paths config.export "
+    "training.config config.config",
     "config.opening": "runtime data models config.private_paths config.export config.config training.run interop",
     "config.config_file": "runtime config.typed data models config.row_lengths config.config config.opening",
     "training": "runtime config.user_code config.registry config.typed data models config.export objectives "
+    "config.private_paths inference.records "
     "training.schedules training.config training.optim training.lora training.pruning training.quantization "
     "training.model_params training.stages config.config training.param_paths training.parallel training.state "
     "training.run config.opening",
     "forecast": "runtime data models training.stages config.config training.parallel training",
-    "inference": "runtime data models config.export objectives config.config inference.records",
+    "inference": "runtime data models config.export objectives config.config inference.records inference.base",
     "comparison": "runtime config.typed config.config training.run training",
     "analysis": "analysis.page runtime config.registry config.typed data models config.export objectives "
     "training.config config.config config.settings training.parallel training.run config.opening config.config_file "
-    "training inference inference.records interop comparison",
+    "training inference inference.records inference.base interop comparison",
     "cli": "analysis.page runtime data models config.private_paths config.export objectives training.config "
     "config.config config.settings training.optim training.pruning training.parallel training.run config.opening "
-    "config.config_file training forecast inference inference.records serving interop comparison "
-    "analysis",
+    "config.config_file training forecast inference inference.records inference.base inference.description "
+    "inference.onnx serving interop comparison analysis",
     "": "config.opening inference",  # bertjax/__init__.py
     "__main__": "runtime training.parallel",  # imports the command that is run
     "train": "__main__",

@@ -7,8 +7,7 @@ from bertjax.data.formats import ExampleFormat, kinds_with
 from bertjax.data.formats.pairs import SegmentPairs
 from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.masking import Masking
-from bertjax.objectives import OBJECTIVES
-from bertjax.objectives.base import Objective
+from bertjax.objectives.base import OBJECTIVES, Objective
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.objectives.wrapper import rewrapped, unwrapped
 from bertjax.runtime.errors import UserError

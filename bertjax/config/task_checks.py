@@ -9,7 +9,7 @@ from bertjax.data.labeled.base import LabeledFormat
 from bertjax.data.order import SMALLEST_SHARE
 from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import drops
-from bertjax.objectives import OBJECTIVES
+from bertjax.objectives.base import OBJECTIVES
 from bertjax.objectives.finetuning.base import MIX
 from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime.errors import UserError

@@ -14,7 +14,7 @@ from bertjax.data.labeled.base import Record
 from bertjax.data.store import TokenStore
 from bertjax.models.config import EncoderConfig
 from bertjax.models.flops import FlopsPart
-from bertjax.objectives.outputs import RecordScores, Sample
+from bertjax.objectives.host import RecordScores, Sample
 
 Arrays = dict[str, jax.Array]
 

@@ -8,8 +8,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
-from bertjax.objectives import OBJECTIVES
-from bertjax.objectives.base import Objective
+from bertjax.objectives.base import OBJECTIVES, Objective
 from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.optional import flops_parts
 from bertjax.objectives.slots import Slots

@@ -18,8 +18,8 @@ from bertjax.data.pipeline import Feed
 from bertjax.data.store import TokenStore
 from bertjax.models.execution import float32_products
 from bertjax.objectives.base import Arrays, Objective
+from bertjax.objectives.host import Output, Sample, regroup
 from bertjax.objectives.optional import HasBaselines, HasSamples, ScoredByRecord
-from bertjax.objectives.outputs import Output, Sample, regroup
 from bertjax.objectives.slots import slots_of, with_slots
 from bertjax.objectives.wrapper import tuned, unwrapped
 from bertjax.runtime.mesh import BATCH_AXES

@@ -4,8 +4,7 @@ import dataclasses
 from typing import cast
 
 from bertjax.config.config import Config, Task
-from bertjax.objectives import OBJECTIVES
-from bertjax.objectives.base import Objective
+from bertjax.objectives.base import OBJECTIVES, Objective
 from bertjax.objectives.distill.distilled import Distilled
 from bertjax.objectives.distill.teacher import Teacher
 from bertjax.objectives.wrapper import Taught

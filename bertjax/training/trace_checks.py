@@ -16,8 +16,7 @@ from bertjax.config.user_code import user_errors
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import first_positions
 from bertjax.models.visibility import LayerInputs, Queries, Visibility
-from bertjax.objectives import OBJECTIVES
-from bertjax.objectives.base import Objective
+from bertjax.objectives.base import OBJECTIVES, Objective
 from bertjax.objectives.optional import defined_in, question_of
 from bertjax.objectives.slots import Slots, SlotValues, slots_of, with_slots
 from bertjax.objectives.wrapper import unwrapped

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import bertjax
-from bertjax.objectives import KINDS, OBJECTIVES
-from bertjax.objectives.base import Objective
+from bertjax.objectives import KINDS
+from bertjax.objectives.base import OBJECTIVES, Objective
 from bertjax.objectives.losses import binary_term, classification_term, kl_divergence
 from bertjax.objectives.wrapper import Wrapper
 from bertjax.runtime.errors import UserError

@@ -45,7 +45,8 @@ from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.models.flops import FlopsPart
 from bertjax.models.model import HeadSpec, Model
 from bertjax.models.vocabulary_heads import VocabularyHead
-from bertjax.objectives.base import Arrays, Traits
+from bertjax.objectives.base import Arrays
+from bertjax.objectives.host import Traits
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import UserError
 
