@@ -23,7 +23,7 @@ from bertjax.models.embeddings import EMBEDDINGS
 from bertjax.models.presets import PRESETS
 from bertjax.objectives.base import OBJECTIVES, Objective
 from bertjax.objectives.distill.losses import TEACHER_LOSSES
-from bertjax.objectives.optional import question_of
+from bertjax.objectives.host import question_of
 from bertjax.objectives.wrapper import Wrapper, tuned, unwrapped
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import FREE, PLACE, check, marked, setting

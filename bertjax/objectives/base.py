@@ -1,8 +1,7 @@
 """Base class for objectives: the device side, traced by JAX. `bertjax.objectives.host` has the host side.
 
-Training loop, evaluation and prediction use only the interface of these two classes, and the optional methods in
-`bertjax.objectives.optional`. An objective is a frozen dataclass: its fields are its settings, and all computations are
-pure functions of their arguments.
+Training loop, evaluation and prediction use only the interface of these two classes. An objective is a frozen
+dataclass: its fields are its settings, and all computations are pure functions of their arguments.
 """
 
 import dataclasses
@@ -15,11 +14,11 @@ import jax
 from bertjax.config.registry import Union
 from bertjax.models import mixing
 from bertjax.models.config import EncoderConfig
+from bertjax.models.flops import FlopsPart
 from bertjax.models.model import HeadSpec, Model
 from bertjax.objectives import KINDS
 from bertjax.objectives.host import Host, Output
 from bertjax.objectives.losses import Sums
-from bertjax.objectives.optional import check_methods
 from bertjax.runtime.setting import check
 
 Arrays = dict[str, jax.Array]
@@ -36,17 +35,10 @@ jax.tree_util.register_dataclass(Output)
 
 @dataclasses.dataclass(frozen=True)
 class Objective(Host):
-    """A prediction task. Subclasses must define `heads`, `logits`, `features`, `weights` and `terms_of`.
-
-    Everything else has defaults.
-    """
+    """A prediction task. Subclasses must define `heads`, `logits`, `features`, `weights` and `terms_of`."""
 
     def __post_init__(self):
         check(self, "objective")
-
-    def __init_subclass__(cls, **options: Any):
-        super().__init_subclass__(**options)
-        check_methods(cls)
 
     def heads(self, config: EncoderConfig) -> dict[str, HeadSpec]:
         """Return {name: head}. If two tasks in a mixture use the same head name, they share its parameters."""
@@ -67,13 +59,7 @@ class Objective(Host):
         return None
 
     def logits(self, model: Model, batch: Arrays, key: Key = None) -> Any:
-        """Compute everything that the terms need, using `model.encode` and `model.head`.
-
-        Args:
-          model: the bound model.
-          batch: core batch and features.
-          key: dropout key; None for no dropout.
-        """
+        """Compute everything that the terms need, using `model.encode` and `model.head`; no dropout without a key."""
         raise TypeError(f"{type(self).__name__} has no logits()")
 
     @final
@@ -122,6 +108,18 @@ class Objective(Host):
     def outputs(self, model: Model, params: dict, batch: Arrays, taps: Taps = None) -> dict[str, Output]:
         """Return the model's predictions per example, token, pair or row."""
         return {}
+
+    def soft_logits(self, logits: Any, batch: Arrays) -> jax.Array:
+        """Select, from the result of `logits`, the logits [..., C] that a student compares with its teacher's."""
+        raise TypeError(f"{type(self).__name__} has no soft_logits()")
+
+    def soft_weights(self, batch: Arrays) -> jax.Array:
+        """Return the weight of each prediction in `soft_logits`, float32 [...]; labels are not needed."""
+        raise TypeError(f"{type(self).__name__} has no soft_weights()")
+
+    def flops_parts(self, config: EncoderConfig) -> tuple[FlopsPart, ...]:
+        """Return the FLOPs of a step by encoder, the trained one first; by default those of one without a head."""
+        return (FlopsPart(config),)
 
 
 def joined(*parts: Terms) -> Terms:

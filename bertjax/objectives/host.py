@@ -10,6 +10,7 @@ import numpy as np
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.examples import Ragged
 from bertjax.data.labeled.base import Record
+from bertjax.data.store import TokenStore
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,6 +135,42 @@ class Host:
         """Return metrics that average over the records of a labeled file, by record. `compare` resamples records."""
         return {}
 
+    def baselines(
+        self, batch: dict[str, np.ndarray], token_counts: np.ndarray
+    ) -> dict[str, tuple[float | np.ndarray, float]]:
+        """Return {metric: (sum, weight)} for model-free baselines on an evaluation batch.
+
+        A sum may be an array with one entry per constant answer; the best answer over all batches counts. A class that
+        overrides `terms_of`, `terms` or `weights` has no baselines unless it defines them too.
+
+        Args:
+          batch: core batch and features.
+          token_counts: counts in the training split, int64: tokens [vocabulary] or labels [classes].
+        """
+        return {}
+
+    def samples(self, outputs: dict[str, np.ndarray], batch: dict[str, np.ndarray], tokenizer) -> list[Sample]:
+        """Return rows with the model's guesses, for people to read.
+
+        Args:
+          outputs: arrays from `outputs` for these rows, with padding.
+          batch: the rows.
+          tokenizer: the corpus tokenizer.
+        """
+        return []
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """{resource loaded by `bind`: its fingerprint}; part of the run's identity."""
+        return {}
+
+    def bind(self, store: TokenStore | None) -> Self:
+        """Return the objective with the resources that `features` reads, such as a lexicon or a table of token pairs.
+
+        Without a store, the resources are empty but have the same types, which is enough to get feature shapes.
+        """
+        return self
+
     @final
     def copy_with(self, **values: Any) -> Self:
         """Return a copy with other settings, or with attributes that are not settings, such as a loaded lexicon."""
@@ -142,3 +179,18 @@ class Host:
         for name, value in values.items():
             object.__setattr__(changed, name, value)
         return changed
+
+
+def question_of(objective: object) -> str:
+    """Return the kind of bertjax whose question an objective from outside answers; empty if it declares none.
+
+    A class with `question = "bert"` has the features of `bert` in evaluations, and computes its metrics of the same
+    names in the same way, so that runs of both are compared by these. A subclass may change that, and has to say it
+    again.
+    """
+    return vars(type(objective)).get("question", "")
+
+
+def defined_in(kind: type, method: str) -> type:
+    """Return the class that a class has a method from."""
+    return next(each for each in kind.__mro__ if method in vars(each))

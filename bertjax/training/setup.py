@@ -25,7 +25,6 @@ from bertjax.data.pipeline import filled_up
 from bertjax.models.config import EncoderConfig
 from bertjax.models.model import Model
 from bertjax.models.vocabulary import count_parameters
-from bertjax.objectives.optional import flops_parts
 from bertjax.objectives.slots import SlotValues, slots_of
 from bertjax.runtime.mesh import BATCH_AXES
 from bertjax.training import state as training_state
@@ -326,7 +325,7 @@ def _make_layout(config: Config, encoder: EncoderConfig, shapes: dict, devices: 
     runtime, dtype = config.runtime, encoder.execution.dtype
     objectives = [task.objective for task in config.tasks.values()]
     strategy = choose_strategy(runtime.strategy, count_parameters(shapes, encoder), encoder.sharing)
-    encoders = [part.encoder for objective in objectives for part in flops_parts(objective, encoder)]
+    encoders = [part.encoder for objective in objectives for part in objective.flops_parts(encoder)]
     own_rules = (rule for objective in objectives for rule in objective.traits.sharding_rules)
     return Layout(
         mesh=make_mesh(fill_mesh(runtime.mesh, strategy, encoders, devices), devices),
