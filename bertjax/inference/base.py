@@ -5,6 +5,8 @@ Nothing here imports JAX, so that ONNX files are used without it.
 
 import dataclasses
 import functools
+import itertools
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol
@@ -17,7 +19,7 @@ from bertjax.data.examples import Examples, Ragged, Vocabulary, add_special_toke
 from bertjax.data.framing import Ids, truncate
 from bertjax.data.labeled.base import WHERE, LabeledExamples, LabeledFormat, Record
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.inference.records import checked, read_file, read_inputs, single_field, with_answer, with_best, with_tags
+from bertjax.inference.records import checked, read_file, read_inputs, single_field, with_answer, with_best
 from bertjax.objectives.host import Host, Output
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import Allowed
@@ -221,7 +223,8 @@ class TaskPipeline(Pipeline):
         return read_inputs(self.examples, path, self.objective.classes)
 
     def with_answers(self, path: str, predictions: Iterator[dict[str, Any]]) -> Iterator[str] | None:
-        return with_tags(self.examples, path, predictions, self.objective.classes)
+        tags = itertools.chain.from_iterable(prediction["prediction"] for prediction in predictions)
+        return self.examples.with_answers(os.path.expanduser(path), tags, self.objective.classes)
 
     def encode(self, records: list[Record]) -> LabeledExamples:
         """Return the examples for records, without labels and other fields that the model does not read."""

@@ -211,8 +211,6 @@ class OnnxTask(TaskPipeline):
     def __post_init__(self):
         super().__post_init__()
         description = self.model.description
-        if self.top and description.task not in (CLASSIFICATION, MULTI_LABEL):
-            raise UserError(f"top={self.top} has no effect on a model without probabilities of classes; leave it out")
         if self.threshold is not None:
             if description.task not in (CLASSIFICATION, MULTI_LABEL):
                 raise UserError(
