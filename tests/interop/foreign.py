@@ -12,6 +12,7 @@ import numpy as np
 import torch
 import transformers
 
+from bertjax.data.labeled.base import encoded
 from bertjax.inference.base import run
 from bertjax.inference.onnx import OnnxModel, outputs_of
 from bertjax.inference.predictor import Predictor
@@ -174,9 +175,9 @@ def answers_of_file(head: str, path: Path, reference: list[np.ndarray]) -> Itera
     """Yield what an ONNX file answers with its own tokenizer, and the same from the logits of transformers."""
     file = OnnxModel(path)
     for (first, second), expected in zip(groups(head), reference, strict=True):
-        fields = file.description.fields
-        records = [dict(zip(fields, texts)) | {"_where": ""} for texts in zip(first, second or first, strict=True)]
-        [outputs] = run(file, file.task(), file.task().encode(records)).values()
+        records: list[dict] = [{} for _ in first]
+        examples = encoded(first, second, {}, records, file.tokenizer, file.max_tokens)
+        [outputs] = run(file, file.task(), examples).values()
         yield outputs, outputs_of(file.description, expected)[1]
 
 
