@@ -40,7 +40,7 @@ from bertjax.data.labeled.base import Record
 from bertjax.data.labeled.split import limited
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.labeled.texts import LabeledText
-from bertjax.objectives.finetuning import tagging
+from bertjax.objectives.finetuning import answers
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
 
@@ -187,7 +187,7 @@ class Job:
         """Return F1 of entities, Spearman's correlation or accuracy on the held-out records."""
         labels = self.labels("heldout")
         if self.is_tagged:
-            return tagging.scores(labels, predictions)["f1"]
+            return answers.entity_scores(labels, predictions)["f1"]
         if self.is_number:
             from scipy.stats import spearmanr
 

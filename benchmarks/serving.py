@@ -30,10 +30,10 @@ import numpy as np
 from benchmarks.commands import REPOSITORY
 from benchmarks.resumable import Line, append, finished
 from benchmarks.train_step import machine, threads
-from bertjax.cli.bench import texts_for
+from bertjax.cli.bench import records_for
+from bertjax.inference.onnx import OnnxModel
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
-from bertjax.serving.model import OnnxModel
 
 ARMS = ("serve", "pool")
 CLIENTS = (1, 2, 4, 6, 8, 16, 32)
@@ -189,7 +189,9 @@ def main(argv: list[str] | None = None) -> int:
             model = args.model or str(Path(folder) / "minilm_int8.onnx")
             if not args.model:
                 make(Path(model))
-            texts = texts_for(OnnxModel(model), args.file)
+            task = OnnxModel(model).task()
+            rows = [[record[field] for field in task.fields] for record in records_for(task, args.file)]
+            texts = [row if len(row) > 1 else row[0] for row in rows]
             for _ in range(args.rounds):
                 append(args.out, measure(model, texts, CLIENTS, args.seconds))
     print(markdown(finished(args.out)))

@@ -3,7 +3,6 @@
 import argparse
 import difflib
 import importlib
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -11,7 +10,6 @@ from typing import NoReturn
 import bertjax
 from bertjax.runtime.command_line import command, exit_code_of
 from bertjax.runtime.errors import UserError
-from bertjax.runtime.storage import split_name
 
 # Commands by what a user wants to do, each with one line of help. Each is a module of `bertjax.cli`.
 COMMANDS = {
@@ -43,8 +41,6 @@ COMMANDS = {
     },
 }
 _NAMES = [name for commands in COMMANDS.values() for name in commands]
-# Commands that also use an ONNX file, on machines without JAX; their modules are in `bertjax.serving`.
-_OF_ONNX = ("predict", "evaluate")
 
 
 def overview() -> str:
@@ -76,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _restart_with_faster_malloc(arguments)
     # Each command imports what it needs: `status` starts neither JAX nor Grain.
     try:
-        module = importlib.import_module(_module(name, arguments[1:]))
+        module = importlib.import_module(f"bertjax.cli.{name}")
     except ModuleNotFoundError as error:
         missing = str(error.name)
         return exit_code_of(lambda: _lack(name, missing))
@@ -109,19 +105,6 @@ def _run(name: str, command: Callable[[], int]) -> int:
             raise
         missing = error.name
     return _lack(name, missing)
-
-
-def _module(name: str, arguments: Sequence[str]) -> str:
-    """Return the module of a command; for an ONNX file one that does not import JAX."""
-    for word in arguments if name in _OF_ONNX else ():
-        # A flag comes with dashes, and a text that ends in the suffix has spaces, or comes after a run or an export.
-        if word.startswith("-") or " " in word:
-            continue
-        if word.endswith(".onnx"):
-            return f"bertjax.serving.{name}"
-        if os.path.isdir(split_name(word)[0]):
-            break
-    return f"bertjax.cli.{name}"
 
 
 def _lack(name: str, package: str) -> NoReturn:

@@ -25,7 +25,7 @@ API = {
         "bertjax.models.model",
         "bertjax.models.blocks.base",
     ],
-    "Objectives": ["bertjax.objectives.base", "bertjax.objectives.optional", "bertjax.objectives.losses"],
+    "Objectives": ["bertjax.objectives.base", "bertjax.objectives.host", "bertjax.objectives.losses"],
     "Data": ["bertjax.data.batch", "bertjax.data.masking", "bertjax.data.store"],
     "Training": ["bertjax.training.step", "bertjax.training.hooks.base", "bertjax.training.state"],
     "Inference": ["bertjax.inference.predictor"],

@@ -82,9 +82,9 @@ def shared_programs() -> Iterator[None]:
 
     A run with a teacher has its own setup: the settings are the path of the teacher, which may hold other weights.
     """
-    from bertjax.cli import evaluate  # not above: JAX must see the environment of conftest.py
     from bertjax.objectives.wrapper import Wrapper
     from bertjax.training import setup, trace_checks
+    from bertjax.training.results import rescore
 
     def shared(make: Callable, config: Any, *others: Any) -> Any:
         if any(isinstance(task.objective, Wrapper) for task in config.tasks.values()):
@@ -102,7 +102,7 @@ def shared_programs() -> Iterator[None]:
         return _with_config(made, config)
 
     of_run, of_model = (functools.partial(shared, make) for make in (setup.make_setups, setup.make_setup))
-    with mock.patch.object(trace_checks, "make_setups", of_run), mock.patch.object(evaluate, "make_setup", of_model):
+    with mock.patch.object(trace_checks, "make_setups", of_run), mock.patch.object(rescore, "make_setup", of_model):
         yield
 
 
@@ -214,11 +214,11 @@ def on_devices(count: int, module: str) -> dict:
 
 def score_export(workdir: Path) -> dict:
     """Score the export of a run as the run itself was scored; an export has no data and settings of evaluation."""
-    from bertjax.cli import evaluate
     from bertjax.config.opening import SavedModel
+    from bertjax.training.results import rescore
 
     with shared_programs():
-        return evaluate.score(SavedModel(workdir / "export"), SavedModel(workdir).config)
+        return rescore.score(SavedModel(workdir / "export"), SavedModel(workdir).config)
 
 
 def look_inside(workdir: Path, other: Path, folder: Path, parts: str | None = None) -> dict:

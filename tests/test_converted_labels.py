@@ -8,6 +8,7 @@ from safetensors.numpy import load_file, save_file
 
 from bertjax.cli import convert, evaluate
 from bertjax.runtime import command_line
+from bertjax.training.results import rescore
 from tests import labeled_files, runs
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_programs")]
@@ -98,7 +99,7 @@ def test_its_head_is_new_for_other_labels(files, published, tmp_path, caplog):
 
 def test_it_is_scored_on_a_labeled_file(files, published, capsys):
     accuracy, model = published
-    figures = evaluate.run(str(model), str(files / "dev.jsonl"))
+    figures = rescore.run(str(model), str(files / "dev.jsonl"))
     assert figures["eval"]["accuracy"] == pytest.approx(accuracy)
     names = [json.loads(line)["label"] for line in (files / "dev.jsonl").read_text().splitlines()]
     assert figures["baseline"]["majority_accuracy"] == pytest.approx(names.count("blue") / len(names))
@@ -112,14 +113,14 @@ def test_it_is_scored_on_a_labeled_file(files, published, capsys):
 def test_columns_and_spellings_of_a_file(files, published, tmp_path, capsys, names):
     accuracy, model = published
     file = write(tmp_path / "a.jsonl", [(t, names[n]) for t, n in texts_of(60, 1)], "gold", "premise", hypothesis="bad")
-    figures = evaluate.run(str(model), str(file), columns={"text": "premise", "label": "gold"})
+    figures = rescore.run(str(model), str(file), columns={"text": "premise", "label": "gold"})
     output = capsys.readouterr().err
     if names["red"]:
         assert figures["eval"]["accuracy"] == pytest.approx(accuracy)
         assert "labels are taken for the classes of the model: BLUE as blue, Green as green" in output
     else:
         assert "records skipped: no label in 'gold'" in output
-    pairs = evaluate.run(str(model), str(file), columns={"text": "premise", "pair": "hypothesis", "label": "gold"})
+    pairs = rescore.run(str(model), str(file), columns={"text": "premise", "pair": "hypothesis", "label": "gold"})
     assert pairs["eval"]["classification_loss"] != figures["eval"]["classification_loss"], "the second text is read"
 
 

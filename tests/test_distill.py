@@ -6,11 +6,12 @@ import shutil
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from bertjax.cli import evaluate, train
+from bertjax.cli import train
 from bertjax.config import config_file, export
 from bertjax.data import tokenizer
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.runtime.errors import UserError
+from bertjax.training.results import rescore
 from tests import labeled_files, runs
 
 SETTINGS = """
@@ -89,7 +90,7 @@ def test_the_student_stands_alone(files, finished, tmp_path, monkeypatch):
     monkeypatch.chdir(files[2].parent)  # an export holds the names of its files, not their folders
     assert not any(path.startswith("projections") for path in load_file(finished / "export" / "model.safetensors"))
     shutil.copytree(finished / "export", tmp_path / "alone")
-    figures = evaluate.run(str(tmp_path / "alone"), corpus=str(files[2]))
+    figures = rescore.run(str(tmp_path / "alone"), corpus=str(files[2]))
     summary = json.loads((finished / "summary.json").read_text())
     assert figures["eval"]["accuracy"] == pytest.approx(summary["eval"]["accuracy"])
     assert "soft_loss" not in figures["eval"]
@@ -208,6 +209,6 @@ def test_layers_of_a_student_replace_those_of_its_teacher(files, tmp_path, monke
     assert sum(losses[-5:]) < sum(losses[:5])
     shutil.copytree(tmp_path / "run" / "export", tmp_path / "alone")
     assert export.read(tmp_path / "alone").encoder.layers == 1
-    figures = evaluate.run(str(tmp_path / "alone"), corpus=str(files[2]))
+    figures = rescore.run(str(tmp_path / "alone"), corpus=str(files[2]))
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert figures["eval"]["accuracy"] == pytest.approx(summary["eval"]["accuracy"])

@@ -13,6 +13,7 @@ from bertjax.cli import evaluate
 from bertjax.config.opening import SavedModel
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
+from bertjax.training.results import rescore
 from bertjax.training.results.scores import read_scores
 from tests import labeled_files, runs
 
@@ -74,7 +75,7 @@ def test_evaluate_prints_the_scores_of_each_class(finished, capsys):
     summary = json.loads((finished / "summary.json").read_text())
     assert command_line.exit_code_of(lambda: evaluate.main([str(finished), "--per-class", "--platform=cpu"])) == 0
     assert "heldout: " in (table := capsys.readouterr().out) and "macro avg" in table
-    scores = evaluate.run(str(finished), per_class=True)["classes"]["heldout"]
+    scores = rescore.run(str(finished), per_class=True)["classes"]["heldout"]
     assert scores.keys() == {"no", "yes", "macro avg", "weighted avg"}
     assert scores["yes"]["f1"] == pytest.approx(summary["eval"]["f1"])
 
@@ -212,28 +213,28 @@ def test_the_export_is_scored_as_the_run_scored_it(finished, tmp_path, capsys, m
     with pytest.raises(
         UserError, match="is an export, which opens no data but .*; add --corpus=CORPUS, or name the run"
     ):
-        evaluate.run(str(finished / "export"))
+        rescore.run(str(finished / "export"))
     other = labeled_files.write(tmp_path, heldout=10)[1]
     limited = SavedModel(finished).config
     limited = dataclasses.replace(limited, eval=dataclasses.replace(limited.eval, rows=1))
-    scored = evaluate.score(SavedModel(finished), limited, str(other))["scored"]["good"]
+    scored = rescore.score(SavedModel(finished), limited, str(other))["scored"]["good"]
     assert scored["records"] == 10 and scored["rows"] == scored["of_rows"] > 1, (
         "eval.rows of the run has no effect on a named file"
     )
-    scored = evaluate.score(SavedModel(finished), limited)["scored"]["good"]
+    scored = rescore.score(SavedModel(finished), limited)["scored"]["good"]
     assert scored["rows"] == 1 < scored["of_rows"] and 0 < scored["records"] < 10 * scored["of_rows"]
-    assert evaluate.run(str(finished / "export"), str(other))["eval"]["accuracy"] in [n / 10 for n in range(11)]
+    assert rescore.run(str(finished / "export"), str(other))["eval"]["accuracy"] in [n / 10 for n in range(11)]
     shutil.copytree(finished / "export", tmp_path / "machine" / "shipped")
     monkeypatch.chdir(tmp_path / "machine")  # where the training file is not
     capsys.readouterr()
-    shipped = evaluate.run("shipped", str(other))
+    shipped = rescore.run("shipped", str(other))
     assert "the training file of an export is not there: the baselines are those of" in capsys.readouterr().err
-    assert shipped["eval"] == evaluate.run(str(finished / "export"), str(other))["eval"]
+    assert shipped["eval"] == rescore.run(str(finished / "export"), str(other))["eval"]
     labels = [json.loads(line)["label"] for line in other.read_text().splitlines()]
     majority = max(map(labels.count, labels)) / len(labels)
     assert shipped["baseline"]["majority_accuracy"] == pytest.approx(majority)
     with pytest.raises(UserError, match="^nowhere.tsv cannot be read: .*; check the path and your rights$"):
-        evaluate.run("shipped", "nowhere.tsv")
+        rescore.run("shipped", "nowhere.tsv")
     glue = tmp_path / "glue"
     (glue / "RTE").mkdir(parents=True)
     (glue / "RTE" / "summary.json").write_text((finished / "summary.json").read_text())

@@ -9,11 +9,11 @@ import shutil
 import pytest
 
 from bertjax.analysis import run_report
-from bertjax.cli import evaluate, report, status, train
+from bertjax.cli import report, status, train
 from bertjax.config import config_file
 from bertjax.config.opening import SavedModel
 from bertjax.runtime.errors import UserError
-from bertjax.training.results import folds
+from bertjax.training.results import folds, rescore
 from bertjax.training.run.workdir import Workdir
 from tests import labeled_files, runs
 
@@ -96,8 +96,8 @@ def test_other_commands_know_the_folder(finished, capsys):
     with pytest.raises(UserError, match="holds several runs; name one, such as .*fold=0"):
         _ = SavedModel(workdir).settings
     summary = json.loads((workdir / "fold=1" / "summary.json").read_text())
-    assert evaluate.run(str(workdir / "fold=1"))["eval"] == pytest.approx(summary["eval"]), "on the fold"
-    assert evaluate.run(str(workdir / "fold=1" / "export"), str(workdir / "fold=1" / "split/classify-heldout.jsonl"))
+    assert rescore.run(str(workdir / "fold=1"))["eval"] == pytest.approx(summary["eval"]), "on the fold"
+    assert rescore.run(str(workdir / "fold=1" / "export"), str(workdir / "fold=1" / "split/classify-heldout.jsonl"))
 
 
 def test_a_stopped_command_continues_with_its_fold(finished, command, tmp_path):

@@ -13,9 +13,10 @@ import pytest
 import bertjax
 from bertjax.analysis import run_report
 from bertjax.analysis.page import page
-from bertjax.cli import evaluate, predict
+from bertjax.cli import predict
 from bertjax.config.opening import SavedModel
 from bertjax.runtime.errors import UserError
+from bertjax.training.results import rescore
 from bertjax.training.run.workdir import Workdir
 from tests import labeled_files, runs
 
@@ -89,7 +90,7 @@ def test_the_split_is_recorded_and_scored_again(finished, command, tmp_path):
     content = path.read_bytes()
     try:
         path.unlink()
-        again = evaluate.run(str(workdir))["eval"]
+        again = rescore.run(str(workdir))["eval"]
     finally:
         path.write_bytes(content)
     assert again == pytest.approx(summary["eval"]), "the split of the run, without the file"
@@ -102,18 +103,18 @@ def test_scoring_trained_records_is_warned_of(finished, command, tmp_path, capsy
     # Other column names, case and white space; the training file itself is not read.
     lines = [f"{row['Nachricht'].upper().replace(' ', '  ')} ;{row['Urteil']}" for row in rows]
     path.write_text("\n".join(["Text;Art", *lines]) + "\n")
-    evaluate.run(str(workdir), str(path), columns={"text": "Text", "label": "Art"})
+    rescore.run(str(workdir), str(path), columns={"text": "Text", "label": "Art"})
     warning = "records were trained on; the scores are not those of new texts"
     assert f"warning: {trained} of 160 {warning}" in capsys.readouterr().err
     with (train := workdir / "split" / "classify-train.jsonl").open("a") as file:  # which nothing needs here
         whole = file.tell()
         file.write("damaged\n")
-    assert evaluate.run(str(workdir), str(path), columns={"text": "Text", "label": "Art"})["eval"]
+    assert rescore.run(str(workdir), str(path), columns={"text": "Text", "label": "Art"})["eval"]
     os.truncate(train, whole)
     capsys.readouterr()
-    evaluate.run(str(workdir), str(command[1]))
+    rescore.run(str(workdir), str(command[1]))
     assert f"warning: {trained} of 160 {warning}" in capsys.readouterr().err
-    evaluate.run(str(workdir), str(workdir / "split" / "classify-heldout.jsonl"))
+    rescore.run(str(workdir), str(workdir / "split" / "classify-heldout.jsonl"))
     assert warning not in capsys.readouterr().err
 
 
@@ -161,14 +162,14 @@ def test_a_threshold_is_chosen_after_the_training(finished, tmp_path):
     workdir, heldout = finished[0], finished[0] / "split" / "classify-heldout.jsonl"
     model = shutil.copytree(workdir / "export", tmp_path / "export")
     with pytest.raises(UserError, match="^--precision=0.6 .* name an export such as .*/run/export"):
-        evaluate.run(str(workdir), str(heldout), precision=0.6)
-    scores = evaluate.run(str(model), str(heldout), precision=0.6)["eval"]
+        rescore.run(str(workdir), str(heldout), precision=0.6)
+    scores = rescore.run(str(model), str(heldout), precision=0.6)["eval"]
     answers = bertjax.predictor(model).predict(runs.records(heldout))
     sure = [max(answer["probabilities"].values()) > scores["threshold"] for answer in answers]
     right = [answer["prediction"] == answer["Urteil"].strip() for answer in answers]
     assert [answer["accepted"] for answer in answers] == sure and scores["coverage"] == np.mean(sure)
     assert scores["precision"] == pytest.approx(np.mean(np.array(right)[sure])) and scores["precision"] >= 0.6
-    assert evaluate.run(str(model), str(heldout))["eval"]["threshold"] == pytest.approx(scores["threshold"])
+    assert rescore.run(str(model), str(heldout))["eval"]["threshold"] == pytest.approx(scores["threshold"])
     assert predict.main([str(model), f"--file={heldout}", "--threshold=1", f"--out={tmp_path / 'none.jsonl'}"]) == 0
     records = runs.records(tmp_path / "none.jsonl")
     assert len(records) == len(answers) and not any(record["accepted"] for record in records)

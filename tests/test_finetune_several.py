@@ -6,10 +6,11 @@ import pytest
 from safetensors.numpy import load_file
 
 import bertjax
-from bertjax.cli import evaluate, predict
+from bertjax.cli import predict
 from bertjax.config.opening import SavedModel
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError
+from bertjax.training.results import rescore
 from tests import labeled_files, runs
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_programs")]
@@ -107,14 +108,14 @@ def predictions(export, task: str) -> list[dict]:
 def test_evaluate_scores_all_tasks_or_one(finished):
     scores = json.loads((finished / "summary.json").read_text())["eval"]
     assert runs.score_export(finished)["eval"] == pytest.approx(scores, abs=1e-5)
-    whole, one = evaluate.run(str(finished)), evaluate.run(str(finished), task="third")
+    whole, one = rescore.run(str(finished)), rescore.run(str(finished), task="third")
     assert one["eval"]["accuracy"] == pytest.approx(scores["third/accuracy"])
     assert one["baseline"]["majority_accuracy"] == whole["baseline"]["third/majority_accuracy"]
     file = SavedModel(finished).config.task.examples.train
-    on_file = evaluate.run(str(finished / "export"), file, task="good")
+    on_file = rescore.run(str(finished / "export"), file, task="good")
     assert on_file["eval"]["accuracy"] == pytest.approx(scores["good/seen/accuracy"])
     with pytest.raises(UserError, match="is one file, and the model has the tasks good, third; add --task"):
-        evaluate.run(str(finished), file)
+        rescore.run(str(finished), file)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from bertjax.cli import evaluate, predict
 from bertjax.config.opening import SavedModel
 from bertjax.inference.ensemble import Ensemble
 from bertjax.runtime import command_line
+from bertjax.training.results import rescore
 from tests import labeled_files, runs
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("shared_programs")]
@@ -108,7 +109,7 @@ def test_files_of_a_tagger(tagger, tmp_path, capsys):
 
     other = tmp_path / "other.txt"
     other.write_text("".join(f"{row[2]} {row[0]}\n" if row else "\n" for row in gold))
-    scores = evaluate.run(str(export), str(other), columns={"word": 1, "tag": 0})["eval"]
+    scores = rescore.run(str(export), str(other), columns={"word": 1, "tag": 0})["eval"]
     assert scores["f1"] == pytest.approx(json.loads((tagger / "run" / "summary.json").read_text())["eval"]["f1"])
     code = command_line.exit_code_of(lambda: evaluate.main([*call, f"--corpus={other}", "--label=x"]))
     assert code == 2 and "--label=x has no effect on a model of examples.kind=tagged" in capsys.readouterr().err
@@ -156,7 +157,7 @@ def _check_threshold(folder, figures, capsys):
     assert together == pytest.approx(figures["threshold"] + 1.0)
     other = labeled_files.squad(folder / "other.json", 5, seed=2, impossible=True)
     for model in (saved.folder, folder / "run"):
-        assert evaluate.run(str(model), str(other))["eval"]["threshold"] == figures["threshold"]
+        assert rescore.run(str(model), str(other))["eval"]["threshold"] == figures["threshold"]
     questions = folder / "questions.jsonl"
     questions.write_text(json.dumps({"question": "jig", "context": "abc ada cab."}) + "\n")
     out = folder / "answers.jsonl"

@@ -35,7 +35,7 @@ ALLOWED = {
     "training.stages": "runtime data models training.schedules training.config training.optim",
     "config.row_lengths": "runtime config.typed data models training.config",
     "config.task": "runtime data models objectives training.config",
-    "config.config": "runtime config.registry config.typed data models objectives training.schedules "
+    "config.config": "runtime config.registry config.typed data models config.export objectives training.schedules "
     "training.config training.optim training.lora training.compression training.stages "
     "config.row_lengths config.task",
     "training.parallel": "runtime data models training.config training.param_paths",
@@ -45,24 +45,29 @@ ALLOWED = {
     "config.config training.param_paths training.parallel training.state",
     "config.settings": "runtime config.registry config.typed config.config",
     "inference.records": "runtime data",
-    "serving": "runtime config.typed data inference.records",  # ONNX files, without JAX
-    "interop": "serving runtime data models config.private_paths config.export training.config config.config",
+    "inference.base": "runtime data objectives inference.records",
+    "inference.description": "runtime config.typed data",
+    "inference.onnx": "runtime data objectives inference.records inference.base inference.description",
+    "serving": "runtime data inference.onnx",  # ONNX files, without JAX
+    "interop": "inference.onnx inference.description runtime data models config.private_paths config.export "
+    "training.config config.config",
     "config.opening": "runtime data models config.private_paths config.export config.config training.run interop",
     "config.config_file": "runtime config.typed data models config.row_lengths config.config config.opening",
     "training": "runtime config.registry config.typed data models config.export objectives "
+    "config.private_paths inference.records "
     "training.schedules training.config training.optim training.lora training.compression "
     "training.model_params training.stages config.config training.param_paths training.parallel training.state "
     "training.run config.opening",
     "forecast": "runtime data models training.stages config.config training.parallel training",
-    "inference": "runtime data models config.export objectives config.config inference.records",
+    "inference": "runtime data models config.export objectives config.config inference.records inference.base",
     "comparison": "runtime config.typed config.config training.run training",
     "analysis": "analysis.page runtime config.registry config.typed data models config.export objectives "
     "training.config config.config config.settings training.parallel training.run config.opening config.config_file "
-    "training inference inference.records interop comparison",
+    "training inference inference.records inference.base interop comparison",
     "cli": "analysis.page runtime data models config.private_paths config.export objectives training.config "
     "config.config config.settings training.optim training.compression training.parallel training.run config.opening "
-    "config.config_file training forecast inference inference.records serving interop comparison "
-    "analysis",
+    "config.config_file training forecast inference inference.records inference.base inference.description "
+    "inference.onnx serving interop comparison analysis",
     "": "config.opening inference",  # bertjax/__init__.py
     "__main__": "runtime training.parallel",  # imports the command that is run
     "train": "__main__",

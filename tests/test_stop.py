@@ -14,12 +14,13 @@ from unittest import mock
 
 import pytest
 
-from bertjax.cli import evaluate, train
+from bertjax.cli import train
 from bertjax.config.config import Config
 from bertjax.runtime import command_line
 from bertjax.runtime.command_line import STOPPED
 from bertjax.training import evaluation
 from bertjax.training.evaluation import Evaluator
+from bertjax.training.results import rescore
 from bertjax.training.run.checkpoint import Checkpoints, NotSaved
 from tests import runs
 from tests.faults import injection
@@ -208,7 +209,7 @@ def test_a_run_that_ends_at_an_evaluation_loses_neither_the_step_nor_its_score(f
     evaluations, _, kept = expected = results(whole)
     scores = {record["step"]: record["score"] for record in evaluations}
     assert scores.keys() == {4, 8, 10} and min(scores, key=scores.get) == 4 and kept == [4, 9, 10]
-    own = evaluate.run(f"{whole}@4")["eval"]
+    own = rescore.run(f"{whole}@4")["eval"]
     assert own["mlm_loss"] == pytest.approx(scores[4], rel=1e-6), "the model that is saved is the one that is scored"
 
     asked, killed = tmp_path / "asked", tmp_path / "killed"

@@ -28,6 +28,7 @@ from bertjax.config.opening import SavedModel
 from bertjax.objectives.distill.teacher import Teacher
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import Untrusted, UserError
+from bertjax.training.results import rescore
 from bertjax.training.run.record import check_identity, read_record
 from bertjax.training.run.workdir import Workdir
 
@@ -108,8 +109,8 @@ _OF_THE_CONFIGURATION = {
     "config of an export": lambda run: SavedModel(run / "export").config,
     "config of a run": lambda run: SavedModel(run).config,
     "record": lambda run: read_record(Workdir.at(run)),
-    "evaluate": lambda run: evaluate.run(str(run / "export")),
-    "evaluate a checkpoint": lambda run: evaluate.run(str(run)),
+    "evaluate": lambda run: rescore.run(str(run / "export")),
+    "evaluate a checkpoint": lambda run: rescore.run(str(run)),
     "adapt": lambda run: config_file.load(f"{_ADAPT}:{run / 'export'}", ["data.corpus=embedded:en"]),
 }
 

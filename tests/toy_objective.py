@@ -10,8 +10,8 @@ from jax.sharding import PartitionSpec as P
 
 from bertjax.models.config import EncoderConfig
 from bertjax.models.model import HeadSpec
-from bertjax.objectives.base import Objective, Traits
-from bertjax.objectives.outputs import Output
+from bertjax.objectives.base import Objective
+from bertjax.objectives.host import Output, Traits
 
 
 class Second(nn.Module):

@@ -26,7 +26,7 @@ from bertjax.models import taps
 from bertjax.models.config import EncoderConfig
 from bertjax.models.model import Model
 from bertjax.objectives.base import Arrays, Objective
-from bertjax.objectives.outputs import Output, is_real
+from bertjax.objectives.host import Output, is_real
 from bertjax.training.loss import normalized, total_loss
 from bertjax.training.results.scores import is_lower_better
 

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from bertjax.analysis.material import Material
 from bertjax.analysis.subject import Subject, local_mesh
-from bertjax.inference.buckets import bar
+from bertjax.inference.base import bar
 from bertjax.objectives.base import Arrays
 from bertjax.objectives.losses import Sums
 

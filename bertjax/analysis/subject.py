@@ -11,12 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config.config import Task
+from bertjax.config.config import Task, config_of
 from bertjax.config.export import Export
 from bertjax.config.opening import SavedModel
 from bertjax.data.examples import Vocabulary
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.inference.base import config_of
 from bertjax.inference.finetuned import has_predictions
 from bertjax.inference.likelihood import is_causal
 from bertjax.inference.masked import masked_lm

@@ -15,14 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from bertjax.data import sources
-from bertjax.inference.records import read_file, read_inputs
+from bertjax.inference.base import Pipeline
+from bertjax.inference.onnx import OnnxModel, cores, is_onnx, one_thread_tokenizers
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError, json_text, printable, say
 from bertjax.runtime.setting import Allowed
 from bertjax.runtime.storage import place_of, split_name
 from bertjax.serving.latency import Timing, measure
-from bertjax.serving.model import OnnxModel, Text, cores, is_onnx, one_thread_tokenizers
-from bertjax.serving.predict import texts_of
 
 _CORPUS = "embedded:en"
 # Number of texts, and characters of one, that are taken from a file or corpus.
@@ -60,27 +59,23 @@ def run(
 
 
 def _answers(path: str, file: str, threads: int, trust_code: bool) -> tuple[Callable[[list[Any]], object], list[Any]]:
-    """Return the function that computes answers, and the texts to compute."""
+    """Return the function that computes answers, and the records or texts to compute."""
     if is_onnx(path):
         model = OnnxModel(path, threads)
-        model.check_task()
-        return model.answers, texts_for(model, file)
+        return model.predict, records_for(model.task(), file)
     from bertjax.config.opening import SavedModel
-    from bertjax.inference.finetuned import FineTuned
+    from bertjax.inference.embed import Embed
     from bertjax.inference.predictor import Predictor
 
     predictor = Predictor(SavedModel(path, trust_code).export)
-    if predictor.default != "task":
-        records = read_file(file, ("text",))[:_TEXTS] if file else _sentences(("text",))
-        return predictor.embed, [record["text"] for record in records]
-    pipeline = predictor.pipeline(FineTuned)
-    return predictor.predict, pipeline.read(file)[:_TEXTS] if file else _sentences(pipeline.fields)
+    if predictor.default == "task":
+        return predictor.predict, records_for(predictor.task(), file)
+    return predictor.embed, [record["text"] for record in records_for(predictor.pipeline(Embed), file)]
 
 
-def texts_for(model: OnnxModel, file: str = "") -> list[Text]:
-    """Return texts for a model, of a file or of the embedded English corpus."""
-    examples, labels = model.description.format, model.description.labels
-    return texts_of(examples, read_inputs(examples, file, labels)[:_TEXTS] if file else _sentences(examples.inputs))
+def records_for(pipeline: Pipeline, file: str = "") -> list[dict[str, Any]]:
+    """Return records for a model, of a file or of the embedded English corpus."""
+    return pipeline.read(file)[:_TEXTS] if file else _sentences(pipeline.fields)
 
 
 def _sentences(fields: Sequence[str]) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 from bertjax.analysis import smaller_models
-from bertjax.cli import bench, evaluate
+from bertjax.cli import bench
 from bertjax.config import export
 from bertjax.config.config import Config
 from bertjax.config.export import Export
@@ -39,6 +39,7 @@ from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.command_line import command
 from bertjax.runtime.errors import UserError, printable, say
 from bertjax.runtime.storage import split_name
+from bertjax.training.results import rescore
 
 FLOAT32_BYTES = 4
 _BATCH_CHARACTERS = 10_000_000
@@ -128,12 +129,12 @@ def run(
             "--score"
         )
     smaller, notes = compressed(model, cuts)
-    before = evaluate.run(os.fspath(source), score, trust_code) if score else {}
+    before = rescore.run(os.fspath(source), score, trust_code) if score else {}
     with storage.whole_folder(target) as folder:
         export.write(folder, smaller, quantized)
         # Score both with the settings of `source`: a run names its training file, which baselines need; exports do not.
         written, config = SavedModel(folder, trust_code), saved.config_of(smaller.settings) if score else None
-        after = evaluate.score(written, config, score) if config else {}
+        after = rescore.score(written, config, score) if config else {}
         weights = (folder / export.WEIGHTS).stat().st_size
         times = [_milliseconds(name, config, score, trust_code) for name in (source, folder)] if config else []
     parameters = [vocabulary.count_parameters(each.params, each.encoder) for each in (model, smaller)]

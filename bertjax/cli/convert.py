@@ -26,12 +26,14 @@ from pathlib import Path
 
 from bertjax.config import export
 from bertjax.config.opening import SavedModel
+from bertjax.inference import description
+from bertjax.inference import onnx as engine
 from bertjax.inference.masked import masked_lm
 from bertjax.interop import card, families, hub, huggingface, onnx, onnx_int8, task_heads
 from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.command_line import command
 from bertjax.runtime.errors import UserError, printable, say
-from bertjax.serving import description, evaluate, latency
+from bertjax.serving import latency
 
 
 def run(
@@ -70,7 +72,7 @@ def run(
     saved = None if from_huggingface else SavedModel(source)
     if saved is not None:  # before it is opened, for which the code of a user's block would have to be trusted
         huggingface.check_kinds(saved.settings.get("model"))
-    to_onnx = target.suffix == onnx.SUFFIX
+    to_onnx = target.suffix == engine.SUFFIX
     if quantized and export.is_quantized(path):
         raise UserError(f"{path} has int8 weights already; leave out --quantize, or name the model that it is from")
     if to_onnx or quantized:  # before a large model is read
@@ -83,7 +85,7 @@ def run(
         model = huggingface.encoder_alone(model)
         notes.append("heads and pooler not converted")
     if score:  # before PyTorch exports the model
-        evaluate.read(onnx.description_of(model), score)
+        engine.read(onnx.description_of(model), score)
     compare = functools.partial(latency.compared, path=score) if score else lambda whole, small: []
     if to_onnx:
         target.parent.mkdir(parents=True, exist_ok=True)

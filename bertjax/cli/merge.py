@@ -14,10 +14,10 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from bertjax.config import export, private_paths
+from bertjax.config.config import config_of
 from bertjax.config.export import Export
 from bertjax.config.opening import SavedModel
-from bertjax.inference.base import config_of
-from bertjax.objectives import OBJECTIVES
+from bertjax.objectives.base import OBJECTIVES
 from bertjax.objectives.finetuning.base import OF_HEAD
 from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.command_line import command

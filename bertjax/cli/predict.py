@@ -30,29 +30,30 @@ unless --json or an --out that ends in .jsonl or .csv asks for another form.
 On a terminal, predictions are printed as text with percentages, embeddings as JSON. In a pipe, in a file (--out) and
 with --json, each record becomes one line of JSON, in the order of the input, and keeps its own fields. A --out that
 ends in .csv has columns: these fields, the prediction and its probability, lists as JSON.
+An ONNX file computes its task, or embeds, without JAX.
 A text that is longer than the model can read is cut at its end; the number of cut texts is printed at the end.
 """
 
+import argparse
 import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bertjax.config.opening import SavedModel
-from bertjax.inference.buckets import bar
-from bertjax.inference.embed import Embed
-from bertjax.inference.ensemble import Ensemble
-from bertjax.inference.finetuned import FineTuned
-from bertjax.inference.predictor import PIPELINES, Predictor, Request
+from bertjax.inference.base import Model, Pipeline, Request, bar
+from bertjax.inference.onnx import OnnxModel, is_onnx
 from bertjax.inference.records import ARRAY, FORMS, check_top, readable_text, requested, write
-from bertjax.runtime import command_line, platform
+from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError, say
 
 # Number of classes to print on a terminal without --top.
 _SHOWN = 3
+# Flags that set an option of a pipeline, and those that only an export or a run has.
+_OPTIONS = ("top", "normalize", "layers", "per_token", "threshold")
+_OF_RUNS = ("do", "others", "task", "normalize", "layers", "per_token", "trust_code", "platform")
 
 
-def run(predictor: Predictor, request: Request, out: str = "", readable: int = 0, source: str = "") -> None:
+def run(predictor: Model, request: Request, out: str = "", readable: int = 0, source: str = "") -> None:
     """Write the predictions to stdout or a file; progress and the number of cut texts go to stderr.
 
     Args:
@@ -65,13 +66,13 @@ def run(predictor: Predictor, request: Request, out: str = "", readable: int = 0
     Raises:
       UserError: the file cannot be written, or its name has another suffix.
     """
-    records = [record for part, _ in request.parts for record in part]
     predictions = _with_bar(predictor.predictions, request)
-    vectors = (part["embedding"] for part in _with_bar(predictor.outputs, request))
-    lines = request.pipeline.with_answers(source, predictions) if source else None
+    pipeline = request.pipeline
+    vectors = (part[pipeline.array] for part in _with_bar(predictor.outputs, request))
+    lines = pipeline.with_answers(source, predictions) if source else None
     if lines is None and readable:
-        lines = (readable_text(prediction, request.pipeline.fields, readable) for prediction in predictions)
-    write(out, records, predictions, vectors, request.notes, lines)
+        lines = (readable_text(prediction, pipeline.fields, readable) for prediction in predictions)
+    write(out, request.records, predictions, vectors, request.notes, lines)
 
 
 def _with_bar(compute: Callable[..., Iterator[Any]], request: Request) -> Iterator[Any]:
@@ -101,8 +102,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = command_line.ArgumentParser("predict", __doc__)
     parser.add_argument(
         "model",
-        help="an export folder, a workdir (its newest checkpoint), or WORKDIR@STEP; for an ONNX file see "
-        "predict MODEL.onnx --help",
+        help="an export folder, a workdir (its newest checkpoint), WORKDIR@STEP, or an ONNX file",
     )
     parser.add_argument(
         "texts",
@@ -121,7 +121,8 @@ def main(argv: list[str] | None = None) -> int:
             "(default: the last)",
         }
     )
-    parser.add_flags({"--do": "what to compute (default: what the model was trained for)"}, choices=tuple(PIPELINES))
+    choices = ("task", "fill", "embed")
+    parser.add_flags({"--do": "what to compute (default: what the model was trained for)"}, choices=choices)
     parser.add_flags(
         {
             "--with=MODEL": "a further model of the same fine-tuning, such as another seed; predictions are averaged. "
@@ -131,7 +132,13 @@ def main(argv: list[str] | None = None) -> int:
         default=[],
         dest="others",
     )
-    parser.add_flags({"--top=K": "number of pieces for each mask (default: 5), or of classes"}, type=int)
+    parser.add_flags(
+        {
+            "--top=K": "number of pieces for each mask (default: 5), or of classes",
+            "--threads": "for an ONNX file: threads to compute with (default: one on each core)",
+        },
+        type=int,
+    )
     parser.add_flags(command_line.THRESHOLD, type=float)
     parser.add_flags(
         {
@@ -145,8 +152,43 @@ def main(argv: list[str] | None = None) -> int:
     command_line.add_trust_flag(parser)
     command_line.add_platform_flag(parser)
     args = parser.parse_intermixed_args(argv)  # sentences may follow flags
-    platform.configure(args.platform)
+    options = {
+        name: value for name in _OPTIONS if (value := getattr(args, name)) not in (None, "") and value is not False
+    }
+    if columns := command_line.columns_of(args):
+        options["columns"] = tuple(columns.items())
+    predictor, pipeline = (_of_file if is_onnx(args.model) else _of_run)(args, options)
+    if args.out.endswith(ARRAY) and not pipeline.array:
+        remedy = "" if is_onnx(args.model) else "add --do=embed without --per-token, or "
+        raise UserError(f"--out={args.out} can hold only embeddings, one for each text; {remedy}name a .jsonl file")
+    say("".join(f"{line}\n" for line in pipeline.remarks), end="", file=sys.stderr)
+    request = predictor.request(pipeline, requested(args.texts, args.file, pipeline.fields, pipeline.read))
+    is_readable = pipeline.is_readable and not args.json and not args.out and sys.stdout.isatty()
+    source = "" if args.json or args.out.endswith(FORMS) else args.file
+    run(predictor, request, args.out, (args.top or _SHOWN) if is_readable else 0, source)
+    return 0
 
+
+def _of_file(args: argparse.Namespace, options: dict[str, Any]) -> tuple[Model, Pipeline]:
+    """Open an ONNX file, without JAX."""
+    if stray := [name for name in _OF_RUNS if getattr(args, name)]:
+        flag = "with" if stray[0] == "others" else stray[0].replace("_", "-")
+        raise UserError(f"--{flag} has no effect on an ONNX file; remove it, or name its export")
+    check_top(args.top, args.out)
+    model = OnnxModel(args.model, args.threads or 0)
+    return model, model.task(**options)
+
+
+def _of_run(args: argparse.Namespace, options: dict[str, Any]) -> tuple[Model, Pipeline]:
+    """Open an export or a checkpoint, and further ones."""
+    from bertjax.config.opening import SavedModel
+    from bertjax.inference.ensemble import Ensemble
+    from bertjax.inference.predictor import PIPELINES, Predictor
+    from bertjax.runtime import platform
+
+    if args.threads is not None:
+        raise UserError(f"--threads={args.threads} has an effect on ONNX files only; remove it")
+    platform.configure(args.platform)
     saved = {name: SavedModel(name, args.trust_code, args.task) for name in (args.model, *args.others)}
     models = {name: each.export for name, each in saved.items()}
     for each in saved.values():
@@ -155,34 +197,16 @@ def main(argv: list[str] | None = None) -> int:
     do = args.do or predictor.default
     if args.others and do != "task":
         raise UserError(f"--with={args.others[0]} averages predictions of fine-tuned models, not --do={do}; remove it")
-    kind = PIPELINES[do]
-    if kind is FineTuned:
+    if do == "task":
         check_top(args.top, args.out)
-    names = ("top", "normalize", "layers", "per_token", "threshold")
+    elif columns := options.get("columns"):
+        name, column = columns[0]
+        raise UserError(f"--{name}={column} has no effect with --do={do}, which reads the field 'text'; remove it")
     # An option that is passed on must be one of the pipeline's. A flag that is not given is None, empty or False.
-    options = {name: value for name in names if (value := getattr(args, name)) not in (None, "") and value is not False}
-    if columns := command_line.columns_of(args):
-        if kind is not FineTuned:
-            name, column = next(iter(columns.items()))
-            raise UserError(f"--{name}={column} has no effect with --do={do}, which reads the field 'text'; remove it")
-        options["columns"] = tuple(columns.items())
-    if stray := options.keys() - {field.name for field in dataclasses.fields(kind)}:
+    if stray := options.keys() - {field.name for field in dataclasses.fields(PIPELINES[do])}:
         remedy = "remove it" if args.do or stray - {"normalize", "layers", "per_token"} else "add --do=embed"
         raise UserError(f"--{stray.pop().replace('_', '-')} has no effect with --do={do}; {remedy}")
-    if args.out.endswith(ARRAY) and (kind is not Embed or args.per_token):
-        raise UserError(
-            f"--out={args.out} can hold only embeddings, one for each text; add --do=embed without --per-token, or "
-            "name a .jsonl file"
-        )
     # The depth is known only now that the model is open.
     if args.layers:
         options["layers"] = _layers(args.layers, predictor.model.encoder.layers)
-    pipeline = predictor.pipeline(kind, **options)
-    if isinstance(pipeline, FineTuned):
-        say("".join(f"{line}\n" for line in pipeline.remarks), end="", file=sys.stderr)
-    request = predictor.request(pipeline, requested(args.texts, args.file, pipeline.fields, pipeline.read))
-    readable = kind is not Embed and not args.json and not args.out and sys.stdout.isatty()
-    as_column = isinstance(pipeline, FineTuned) and not args.json and not args.out.endswith(FORMS)
-    source = args.file if as_column else ""
-    run(predictor, request, args.out, (args.top or _SHOWN) if readable else 0, source)
-    return 0
+    return predictor, predictor.pipeline(PIPELINES[do], **options)

@@ -14,10 +14,10 @@ GET /health and GET /metrics (Prometheus) are for those who watch it.
 import dataclasses
 import importlib.util
 
+from bertjax.inference.onnx import OnnxModel, cores, one_thread_tokenizers
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError, printable, say, shorten
 from bertjax.serving.limits import Limits
-from bertjax.serving.model import OnnxModel, cores, one_thread_tokenizers
 
 _PACKAGES = ("onnxruntime", "tokenizers", "starlette", "uvicorn", "prometheus_client")
 _LIMITS = {
@@ -64,8 +64,8 @@ def main(argv: list[str] | None = None) -> int:
     limits = Limits(**{field.name: getattr(args, f"max_{field.name}") for field in dataclasses.fields(Limits)})
     check_open_files(limits)
     one_thread_tokenizers()
-    model = OnnxModel(args.model, threads=1, max_tokens=args.max_tokens, threshold=args.threshold)
-    app = app_of(model, args.workers, args.batch, limits)
+    model = OnnxModel(args.model, threads=1, max_tokens=args.max_tokens)
+    app = app_of(model.task(threshold=args.threshold), args.workers, args.batch, limits)
     bound = bind(args.host, args.port)
     host, port = bound.getsockname()[:2]
     place = f"[{host}]" if ":" in host else host

@@ -28,7 +28,7 @@ from bertjax.config.config import Config
 from bertjax.data.labeled.base import Record
 from bertjax.interop import families, huggingface
 from bertjax.interop.names import of_run
-from bertjax.objectives.finetuning.base import without_location
+from bertjax.objectives.finetuning.answers import without_location
 from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.command_line import STOPPED, command, guarded, stop_signal
 from bertjax.runtime.errors import RunFailed, Unexplained, UserError, say

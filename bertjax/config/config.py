@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from bertjax.config import row_lengths, typed
+from bertjax.config.export import Export
 from bertjax.config.task import Task, check_tasks, task_at
 from bertjax.data.config import DataConfig
 from bertjax.data.filters import FILTERS
@@ -20,10 +21,9 @@ from bertjax.models.blocks import BLOCKS
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.embeddings import EMBEDDINGS
 from bertjax.models.presets import PRESETS
-from bertjax.objectives import OBJECTIVES
-from bertjax.objectives.base import Objective
+from bertjax.objectives.base import OBJECTIVES, Objective
 from bertjax.objectives.distill.losses import TEACHER_LOSSES
-from bertjax.objectives.optional import question_of
+from bertjax.objectives.host import question_of
 from bertjax.objectives.wrapper import Wrapper, tuned, unwrapped
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import FREE, PLACE, check, marked, setting
@@ -291,6 +291,16 @@ def from_dict(mapping: dict[str, Any], trust_code: bool = False) -> Config:
         if isinstance(direction := mapping["model"].get("direction"), str):
             directions.check(direction, trust_code)
     return typed.build(Config, mapping, "", {union.base: union.choice(trust_code) for union in CONFIG_UNIONS})
+
+
+def config_of(model: Export) -> Config:
+    """Return the configuration of a stored model.
+
+    Raises:
+      UserError: the settings are damaged.
+      Untrusted: they name a module that has not been imported.
+    """
+    return from_dict(model.read_settings)
 
 
 def _with_preset(model: dict[str, Any]) -> dict[str, Any]:

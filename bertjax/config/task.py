@@ -12,8 +12,7 @@ from bertjax.data.masking import Masking
 from bertjax.data.order import SMALLEST_SHARE
 from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import drops
-from bertjax.objectives import OBJECTIVES
-from bertjax.objectives.base import Objective
+from bertjax.objectives.base import OBJECTIVES, Objective
 from bertjax.objectives.finetuning.base import MIX
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.objectives.wrapper import rewrapped, unwrapped

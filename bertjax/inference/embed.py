@@ -5,7 +5,7 @@ concatenated, as in BERT's feature-based approach (Devlin et al., 2019, section 
 """
 
 import dataclasses
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +16,8 @@ from bertjax.models import taps
 from bertjax.models.encoder import Encoder
 from bertjax.models.mixing import all_layers
 from bertjax.models.pooling import l2_normalize, mean_of_examples
-from bertjax.objectives.outputs import Output
+from bertjax.objectives.finetuning.answers import EmbeddingAnswers, numbers_of
+from bertjax.objectives.host import Output
 from bertjax.runtime.errors import UserError
 
 
@@ -33,6 +34,7 @@ class Embed(Pipeline):
     normalize: bool | None = None
     layers: tuple[int, ...] = ()
     per_token: bool = False
+    is_readable: ClassVar[bool] = False
 
     def __post_init__(self):
         last = self.model.encoder.layers
@@ -41,6 +43,10 @@ class Embed(Pipeline):
             raise UserError(
                 f"layers={named}: the model has no layer {unknown[0]}; choose from 0 (embeddings) to {last}"
             )
+
+    @property
+    def array(self) -> str:
+        return "" if self.per_token else "embedding"
 
     def encode(self, records: list[Record]) -> LabeledExamples:
         encoded = self.model.tokenizer.encode([record["text"] for record in records])
@@ -73,18 +79,13 @@ class Embed(Pipeline):
 
         With `per_token`: {`pieces`: the tokens, `embeddings`: D numbers for each token}.
         """
-
-        def numbers(row: np.ndarray) -> list[float]:
-            # `float(number)` would print float32 0.1 as 0.10000000149011612.
-            return [float(str(number)) for number in row]
-
         if not self.per_token:
-            return [{"embedding": numbers(row)} for row in outputs["embedding"]]
+            return EmbeddingAnswers().predictions(outputs)
         vectors = np.split(outputs["embedding"], np.cumsum(examples.lengths())[:-1])
         return [
             {
                 "pieces": [self.model.tokenizer.piece(int(token)) for token in ids],
-                "embeddings": [numbers(row) for row in rows],
+                "embeddings": [*map(numbers_of, rows)],
             }
             for ids, rows in zip(examples.ragged.token_lists(), vectors, strict=True)
         ]

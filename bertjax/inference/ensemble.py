@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from bertjax.config.config import config_of
 from bertjax.config.export import Export
 from bertjax.data.formats import FORMATS
-from bertjax.inference.base import config_of
-from bertjax.inference.finetuned import FineTuned
-from bertjax.inference.predictor import Predictor, Request
+from bertjax.inference.base import Request
+from bertjax.inference.predictor import Predictor
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import PLACE, TRAINING_ONLY
 
@@ -54,7 +54,7 @@ class Ensemble(Predictor):
           UserError: the models predict classes without probabilities.
         """
         # The examples are encoded once, by the first model, and shared by all.
-        members = [member.outputs(Request(member.pipeline(FineTuned), request.parts)) for member in self._members]
+        members = [member.outputs(Request(member.task(), request.parts)) for member in self._members]
         for parts in zip(super().outputs(request, on_tokens), *members, strict=True):
             for name, array in parts[0].items():
                 # Class numbers (integers) have no meaningful mean.

@@ -12,7 +12,7 @@ from bertjax.data.framing import special_tokens
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.text.augmentation import Augmentation
 from bertjax.inference.masked import MaskedPipeline, MaskedViews
-from bertjax.objectives.outputs import Output
+from bertjax.objectives.host import Output
 from bertjax.runtime.errors import UserError
 
 # Masks predicted per view of a text; a text with more masks gets further views.

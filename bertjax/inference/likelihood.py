@@ -12,14 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.config.config import config_of
 from bertjax.config.export import Export
 from bertjax.data.batch import Draw
 from bertjax.data.framing import Ids, special_tokens
 from bertjax.data.labeled.base import WHERE, LabeledExamples, Record
-from bertjax.inference.base import Pipeline, config_of
+from bertjax.inference.base import Pipeline
 from bertjax.inference.masked import MaskedPipeline, MaskedViews
 from bertjax.models.directions import LEFT_TO_RIGHT
-from bertjax.objectives.outputs import Output
+from bertjax.objectives.host import Output
 from bertjax.objectives.pretraining.causal import CausalLM, NextToken
 from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime.errors import UserError, cut_text

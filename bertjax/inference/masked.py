@@ -8,11 +8,12 @@ from typing import cast
 import jax
 import numpy as np
 
+from bertjax.config.config import config_of
 from bertjax.config.export import Export
 from bertjax.data.batch import PlacedExamples
 from bertjax.data.examples import Ragged
 from bertjax.data.labeled.base import LabeledExamples
-from bertjax.inference.base import Arrays, Pipeline, config_of
+from bertjax.inference.base import Pipeline
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import UserError
 
@@ -112,7 +113,7 @@ class MaskedPipeline(Pipeline):
     def objective(self) -> MaskedLM:
         return cast(MaskedLM, masked_lm(self.model))  # `__post_init__` refuses a model without one
 
-    def log_probabilities(self, params: dict, batch: Arrays) -> jax.Array:
+    def log_probabilities(self, params: dict, batch: dict[str, jax.Array]) -> jax.Array:
         """Device: return log probabilities in nats, float32 [B, K, V]; V without vocabulary padding."""
         model = self.objective.model(self.model.encoder)
         return jax.nn.log_softmax(self.objective.apply(model, params, batch, method=self.objective.mlm_logits))

@@ -20,7 +20,7 @@ import numpy as np
 from bertjax.config.export import Export
 from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.sources.records import COMPRESSIONS
-from bertjax.inference.buckets import bar
+from bertjax.inference.base import bar
 from bertjax.inference.likelihood import LogLikelihood, PseudoLogLikelihood, is_causal
 from bertjax.inference.predictor import Predictor
 from bertjax.inference.records import read_file
@@ -80,7 +80,7 @@ def judge(model: Export, pairs: list[Record]) -> list[Record]:
     with bar(request.tokens) as progress:
         scores = [prediction[kind.score] for prediction in predictor.predictions(request, progress.update)]
     for note, count in request.notes.items():
-        say(f"{count:,} of {request.records:,} sentences were {note}", file=sys.stderr)
+        say(f"{count:,} of {len(sentences):,} sentences were {note}", file=sys.stderr)
     # The sentences are listed as good, bad, good, bad, ...
     good, bad = np.array(scores).reshape(-1, 2).T
     points = np.where(np.isclose(good, bad, rtol=_ROUNDING, atol=0.0), 0.5, good > bad)

@@ -255,21 +255,6 @@ def readable_text(prediction: dict[str, Any], fields: Sequence[str], shown: int)
     return "\n    ".join(printable(line) for line in lines)
 
 
-def with_tags(
-    examples: LabeledFormat, path: str, answers: Iterator[Record], classes: Sequence[str]
-) -> Iterator[str] | None:
-    """Yield the lines of a file of words with a tag in each; None for a file of texts.
-
-    Args:
-      examples: the format that the model was trained on.
-      path: the file.
-      answers: one answer per record of it, computed when its line is yielded.
-      classes: the model's classes.
-    """
-    tags = itertools.chain.from_iterable(answer["prediction"] for answer in answers)
-    return examples.with_answers(os.path.expanduser(path), tags, classes)
-
-
 def write(
     out: str,
     records: Sequence[Record],

@@ -16,21 +16,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertjax.config.config import from_dict
+from bertjax.config.config import config_of
 from bertjax.config.export import Export
 from bertjax.data.batch import core, place
 from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.framing import special_tokens, truncate
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
+from bertjax.inference import onnx as engine
+from bertjax.inference.description import DESCRIPTION, EMBEDDING, TAGGING, TOKENIZER, Description
 from bertjax.interop import families, huggingface, task_heads
 from bertjax.interop.outputs import Reading, reading_of, values
 from bertjax.interop.tokenizers import MODEL, load_json
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.runtime.errors import RunFailed, UserError
-from bertjax.serving.description import DESCRIPTION, EMBEDDING, TAGGING, TOKENIZER, Description
 
-SUFFIX = ".onnx"
 TOLERANCE = 1e-4
 # Larger weights go into a separate file, MODEL.onnx.data: a protocol buffer holds at most 2 GiB.
 LARGEST_FILE = 2**31 - 2**24
@@ -44,7 +44,7 @@ def write(path: Path, export: Export) -> list[str]:
     Outputs are float32. A model fine-tuned on labels has only `logits` [B, C] or [B, T, C], or `start_logits` and
     `end_logits` [B, T]. An embedder has `sentence_embedding` [B, D]. Other models have `last_hidden_state` [B, T, D]
     and, depending on their parts, `pooler_output` [B, D], `mlm_logits` [B, T, V] and so on. The metadata has the
-    tokenizer and a description (`bertjax.serving.description`).
+    tokenizer and a description (`bertjax.inference.description`).
 
     Args:
       path: the file to write, in an existing folder. It appears only after it has been written whole and checked.
@@ -171,7 +171,6 @@ def outputs_and_ours(path: Path, export: Export, reading: Reading) -> Iterator[t
                 yield output, expected[name]
 
 
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 # (tokens per text, for each of B texts; row length T). The first batch has padding, and one text that is cut.
 _SHAPES = (((3, 30, 9), 24), ((5,), 7))
 # Tokens of a third batch, if the model reads as many. Longer rows would need seconds.
@@ -192,7 +191,7 @@ class Rows(NamedTuple):
 
 def inputs_of(export: Export) -> tuple[str, ...]:
     """Return the input names; an encoder without segments has no `token_type_ids`."""
-    return INPUTS if export.encoder.embeddings.segments else INPUTS[:-1]
+    return engine.INPUTS if export.encoder.embeddings.segments else engine.INPUTS[:-1]
 
 
 def rows(export: Export) -> Iterator[Rows]:
@@ -212,9 +211,17 @@ def rows(export: Export) -> Iterator[Rows]:
         seq_len = min(longest, most)
         for is_pair in (False, True) if seq_len > special_tokens(2, tokenizer.pair_separators) else (False,):
             batch = _batch(export, texts(lengths), texts(lengths[::-1]) if is_pair else None, seq_len)
-            yield Rows(_inputs(export, batch), batch)
+            arrays = (batch["tokens_BT"], batch["examples_BT"] > 0, batch["segments_BT"])
+            inputs = {name: array.astype(np.int64) for name, array in zip(inputs_of(export), arrays)}
+            yield Rows(inputs, batch)
             if tokenizer.cls_last:
-                yield Rows(_padded_left(_inputs(export, batch)), batch)
+                padding_B = np.sum(batch["examples_BT"] == 0, axis=1)
+                yield Rows({name: _rolled(values, padding_B) for name, values in inputs.items()}, batch)
+
+
+def _rolled(values_BT: np.ndarray, shifts_B: np.ndarray) -> np.ndarray:
+    """Move the padding of each row to its start."""
+    return np.stack([np.roll(row, shift) for row, shift in zip(values_BT, shifts_B, strict=True)])
 
 
 def _batch(
@@ -227,20 +234,6 @@ def _batch(
     if export.encoder.embeddings.segments == 1:  # as the exported tokenizer gives them
         batch["segments_BT"] = np.zeros_like(batch["segments_BT"])
     return batch
-
-
-def _inputs(export: Export, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    every = (batch["tokens_BT"], batch["examples_BT"] > 0, batch["segments_BT"])
-    named = dict(zip(INPUTS, every, strict=True))
-    return {name: named[name].astype(np.int64) for name in inputs_of(export)}
-
-
-def _padded_left(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    padding_B = inputs["attention_mask"].shape[1] - inputs["attention_mask"].sum(axis=1)
-    return {
-        name: np.stack([np.roll(row, padding) for row, padding in zip(values, padding_B, strict=True)])
-        for name, values in inputs.items()
-    }
 
 
 # Settings of labeled files that the description keeps. The paths of the training files stay out of it.
@@ -257,7 +250,7 @@ def description_of(export: Export) -> Description:
     heads = () if export.is_embedder else export.params.get("heads", {})
     term = next((term for term in task_heads.TERMS if term in heads), None)
     objective = task_heads.objective_of(export.settings, term) if term else {}
-    examples = from_dict(export.read_settings).task.examples if term else None
+    examples = config_of(export).task.examples if term else None
     return Description(
         task=term or EMBEDDING,
         max_tokens=export.lengths.example,
@@ -304,8 +297,8 @@ def attach(path: Path, export: Export, folder: Path) -> None:
 def tokenizer_of(export: Export, folder: Path) -> dict[str, Any]:
     """Return a `tokenizer.json` that splits every text as bertjax does, also texts that spell out special symbols.
 
-    Its reader must take special symbols for text, as `bertjax.serving` does. That of the folder does not suffice:
-    transformers takes them for symbols.
+    Its reader must take special symbols for text, as `bertjax.inference.onnx` does. That of the folder does not
+    suffice: transformers takes them for symbols.
     """
     description = load_json(folder / MODEL)
     if isinstance(export.tokenizer, HuggingFaceTokenizer):

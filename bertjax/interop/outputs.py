@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 import jax
 import numpy as np
 
-from bertjax.config.config import from_dict
+from bertjax.config.config import config_of
 from bertjax.config.export import Export
 from bertjax.interop import names, task_heads
 from bertjax.interop.family import MLM, POOLER, PRETRAINED, RTD
@@ -133,7 +133,7 @@ def _logits(
     export: Export, config: EncoderConfig, reading: Reading, batch: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Return a fine-tuned model's logits, computed by its own objective."""
-    objective = from_dict(export.read_settings).task.objective
+    objective = config_of(export).task.objective
     if objective.traits.group > 1:  # in training all choices of a question share a row; here each is a row
         objective = dataclasses.replace(cast(Any, objective), classes=objective.classes[:1])
     logits = np.asarray(jax.jit(functools.partial(objective.apply, objective.model(config)))(export.params, batch))

@@ -1,7 +1,10 @@
-"""Objectives, one idea per file: registry, base class, losses, pretraining, fine-tuning and distillation."""
+"""Objectives, one idea per file: base classes, losses, pretraining, fine-tuning and distillation.
 
-from bertjax.config.registry import Union
-from bertjax.objectives.base import Objective
+`host` has what an objective does in numpy, which ONNX files need too, and `base` what JAX traces. A kind from outside
+of bertjax is `module:Class`, see `bertjax.config.registry`.
+
+A wrapper, such as `distilled`, trains another objective in its own way.
+"""
 
 # As strings, because a module is imported only when its class is used.
 KINDS = {
@@ -36,5 +39,3 @@ KINDS = {
     "embedding_contrastive": "bertjax.objectives.finetuning.embeddings:EmbeddingContrastive",
     "embedding_simcse": "bertjax.objectives.finetuning.embeddings:EmbeddingSimCSE",
 }
-
-OBJECTIVES = Union("objective", Objective, default="bert", kinds=KINDS)

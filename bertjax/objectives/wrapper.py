@@ -8,10 +8,9 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
-from bertjax.objectives import OBJECTIVES
-from bertjax.objectives.base import Objective
+from bertjax.objectives.base import OBJECTIVES, Objective
 from bertjax.objectives.distill.teacher import Teacher
-from bertjax.objectives.optional import flops_parts
+from bertjax.objectives.host import Host
 from bertjax.objectives.slots import Slots
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import PLACE, setting
@@ -21,8 +20,7 @@ from bertjax.runtime.setting import PLACE, setting
 class Wrapper(Objective):
     """Trains another objective. By default, everything is that objective's.
 
-    Subclasses override what they change. Optional methods (`bertjax.objectives.optional`) and settings are not
-    delegated: read them from `unwrapped`.
+    Subclasses override what they change. Settings are not delegated: read them from `unwrapped`.
 
     Attributes:
       objective: the prediction task; an export has this objective alone.
@@ -42,20 +40,19 @@ class Wrapper(Objective):
                 f"wrapper has no effect; use it without objective.kind={OBJECTIVES.kind_of(self)}"
             )
 
-    def flops_parts(self, config):
-        return flops_parts(self.objective, config)
+    def bind(self, store):
+        return self.copy_with(objective=self.objective.bind(store))
 
 
 def _delegated(name: str) -> Callable[..., Any]:
     return lambda wrapper, *arguments, **options: getattr(wrapper.objective, name)(*arguments, **options)
 
 
-# Every member that a subclass of `Objective` may define, attributes first.
-for _name in ("traits", "best_metric", "classes"):
-    setattr(Wrapper, _name, property(operator.attrgetter(f"objective.{_name}")))
-_OF_HOST = ("heads", "model", "init", "frozen_params", "features", "score", "predictions")
-for _name in (*_OF_HOST, "logits", "weights", "terms_of", "terms", "loss_weights", "outputs"):
-    setattr(Wrapper, _name, _delegated(_name))
+# Every member that an objective may define. Attributes become properties.
+for _name, _member in (vars(Host) | vars(Objective)).items():
+    if not _name.startswith("_") and not hasattr(_member, "__final__") and _name not in vars(Wrapper):
+        _attribute = property(operator.attrgetter(f"objective.{_name}"))
+        setattr(Wrapper, _name, _delegated(_name) if callable(_member) else _attribute)
 
 
 def unwrapped(objective: Objective) -> Objective:

@@ -7,9 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bertjax.serving import evaluate
-from bertjax.serving.model import OnnxModel
-from bertjax.serving.predict import texts_of
+from bertjax.inference.onnx import OnnxModel, read, score
 
 # Fewer calls have no 99th percentile.
 _FEWEST_CALLS = 20
@@ -70,14 +68,13 @@ def compared(before: str | os.PathLike, after: str | os.PathLike, path: str) -> 
       path: the labeled file.
 
     Raises:
-      UserError: see `evaluate.run`.
+      UserError: see `onnx.score`.
     """
     scores, times = [], []
     for file in (before, after):
         model = OnnxModel(file, threads=1)
-        records, _ = evaluate.read(model.description, path)
-        texts = texts_of(model.description.format, records[:_TEXTS])
-        times.append(measure(model.answers, texts, 1, _SECONDS).p50 * 1e3)
-        scores.append(evaluate.run(OnnxModel(file), path)["eval"])
+        records, _ = read(model.description, path)
+        times.append(measure(model.predict, records[:_TEXTS], 1, _SECONDS).p50 * 1e3)
+        scores.append(score(OnnxModel(file), path)["eval"])
     lines = [f"score: {name} {value:.4f} -> {scores[1][name]:.4f}" for name, value in scores[0].items()]
     return [*lines, f"time: {times[0]:.2f} -> {times[1]:.2f} ms a text (median, one thread)"]

@@ -2,7 +2,7 @@
 
 A request costs bounded memory at each step: the header by one read of asyncio (256 KiB), the body by
 `Limits.body_bytes`, the texts by `Limits.texts` and `Limits.characters`, the queue by `Limits.waiting`, all of them by
-`Limits.connections` (see `bertjax.serving.connections`), and one call of the model by `bertjax.serving.model`.
+`Limits.connections` (see `bertjax.serving.connections`), and one call of the model by `bertjax.inference.onnx`.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import contextlib
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from bertjax.data.labeled.base import WHERE
+from bertjax.inference.onnx import OnnxTask
 from bertjax.runtime.errors import UserError, cut_text, json_text, reason
 from bertjax.serving.batcher import Batcher, Full
 from bertjax.serving.connections import BACKLOG, Complaints, protocol_of
 from bertjax.serving.limits import Limits, Refused, body_of, texts_of
-from bertjax.serving.model import OnnxModel, Text
 
 # Time for requests that are being answered when the process is asked to stop.
 _STOP_SECONDS = 30
@@ -57,24 +58,26 @@ class Metrics:
         self.requests.labels(status).inc()
 
 
-def app_of(model: OnnxModel, workers: int, most_texts: int, limits: Limits) -> Starlette:
+def app_of(task: OnnxTask, workers: int, most_texts: int, limits: Limits) -> Starlette:
     """Return the ASGI application.
 
     Args:
-      model: the model; its sessions compute with one thread for each worker.
+      task: the answers of a model; its sessions compute with one thread for each worker.
       workers: number of batches that are computed at the same time.
       most_texts: maximum texts per batch.
       limits: limits of requests.
-
-    Raises:
-      UserError: the answers of the model's task are not computed here, see `OnnxModel.check_task`.
     """
-    model.check_task()
-    fields, metrics = len(model.description.fields), Metrics()
+    model, fields, metrics = task.model, task.fields, Metrics()
+
+    def compute(texts: list[Any]) -> list[Any]:
+        # A text, or both texts of a pair.
+        places = ({WHERE: f"texts[{number}]"} for number in range(len(texts)))
+        values = ([text] if isinstance(text, str) else text for text in texts)
+        return model.answers(task, [dict(zip(fields, own)) | place for own, place in zip(values, places)])
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        compute, on_batch = model.answers, metrics.batch.observe
+        on_batch = metrics.batch.observe
         async with Batcher(compute, workers, most_texts, limits.waiting, _length_of, on_batch) as batcher:
             asyncio.get_running_loop().set_exception_handler(Complaints())
             app.state.batcher = batcher
@@ -87,7 +90,7 @@ def app_of(model: OnnxModel, workers: int, most_texts: int, limits: Limits) -> S
                 raise Refused(400, "the body has two lengths; send Content-Length or chunks", closes=True)
             body = await body_of(request.headers.get("content-length"), request.stream(), limits)
             start = time.perf_counter()
-            texts = texts_of(body, fields, limits)
+            texts = texts_of(body, len(fields), limits)
             answers = await while_connected(request.receive, request.app.state.batcher.submit(texts))
         except ClientDisconnect:
             # Nobody reads this. If the protocol has cut the client off with an answer of its own, that one has counted.
@@ -158,7 +161,7 @@ async def while_connected(receive: Callable[[], Awaitable[Any]], work: Coroutine
             task.cancel()
 
 
-def _length_of(text: Text) -> int:
+def _length_of(text: str | Sequence[str]) -> int:
     """Return the bytes of a text, or of both texts of a pair."""
     return len((text if isinstance(text, str) else "".join(text)).encode())
 

@@ -18,8 +18,7 @@ from bertjax.data.pipeline import Feed
 from bertjax.data.store import TokenStore
 from bertjax.models.layers import float32_products
 from bertjax.objectives.base import Arrays, Objective
-from bertjax.objectives.optional import HasBaselines, HasSamples, ScoredByRecord
-from bertjax.objectives.outputs import Output, Sample, regroup
+from bertjax.objectives.host import Output, Sample, regroup
 from bertjax.objectives.slots import slots_of, with_slots
 from bertjax.objectives.wrapper import tuned, unwrapped
 from bertjax.runtime.devices import BATCH_AXES
@@ -202,7 +201,7 @@ class _TaskEvaluator:
                 collected.append(regroup(self._outputs_of(params, arrays), batch))
                 # Negative ids are empty slots.
                 ids.append(batch["example_ids_BN"][batch["example_ids_BN"] >= 0])
-            if isinstance(objective, HasSamples) and not samples and self._config.eval.samples:
+            if kind.samples is not Objective.samples and not samples and self._config.eval.samples:
                 samples = self._samples(params, batch, arrays)
             self._on_batch()
         metrics, predictions = _ratios(totals), []
@@ -220,8 +219,8 @@ class _TaskEvaluator:
             predictions = tuned(objective, metrics).predictions(outputs, examples, records)
             if len(predictions) == len(records) and all("probabilities" in answer for answer in predictions):
                 predictions = [a | {WHERE: r.get(WHERE, "")} for a, r in zip(predictions, records, strict=True)]
-            by_record = objective.scores(outputs, examples, records) if isinstance(objective, ScoredByRecord) else {}
-            scores |= {name: scores_of_records(scored) for name, scored in by_record.items()}
+            by_record = objective.scores(outputs, examples, records).items()
+            scores |= {name: scores_of_records(scored) for name, scored in by_record}
         text_term = objective.traits.text_term
         loss = f"{text_term}_loss"
         if loss in metrics and (factor := self._bits_per_byte()):
@@ -301,6 +300,4 @@ def has_baselines(objective: Objective) -> bool:
         """Return how far up the class hierarchy a method is defined; 0 for the class itself."""
         return next(index for index, cls in enumerate(type(objective).__mro__) if name in vars(cls))
 
-    if not isinstance(objective, HasBaselines):
-        return False
     return depth("baselines") <= min(depth(name) for name in ("weights", "terms_of", "terms"))

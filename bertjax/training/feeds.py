@@ -19,8 +19,7 @@ from bertjax.data.pipeline import Features, Feed
 from bertjax.data.plan import Counts, Plan, Spec, open_or_make
 from bertjax.data.store import TokenStore
 from bertjax.objectives.base import Objective
-from bertjax.objectives.optional import ReadsStore, bind
-from bertjax.objectives.wrapper import Taught, rewrapped, unwrapped
+from bertjax.objectives.wrapper import Taught
 from bertjax.runtime.errors import UserError
 from bertjax.training.config import Stage
 from bertjax.training.stages import last_stage, stage_at
@@ -102,7 +101,7 @@ class Feeds:
 
     def _bound(self, objective: Objective) -> Objective:
         if isinstance(self.store, TokenStore):
-            objective = rewrapped(objective, lambda inner: bind(inner, self.store))
+            objective = objective.bind(self.store)
         # The objective is pickled for worker processes, which make batches only; a teacher's weights would be copied.
         return objective.copy_with(bound_teacher=None) if isinstance(objective, Taught) else objective
 
@@ -143,8 +142,7 @@ class Feeds:
         return {
             place + self.config.qualified(task, name): fingerprint
             for task, place, objective in readers
-            if isinstance(reader := unwrapped(objective), ReadsStore)
-            for name, fingerprint in reader.fingerprints.items()
+            for name, fingerprint in objective.fingerprints.items()
         }
 
     @functools.cached_property

@@ -26,11 +26,9 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.kernel_choice import choose_attention
 from bertjax.models.model import Model
 from bertjax.models.vocabulary import count_parameters
-from bertjax.objectives import OBJECTIVES
-from bertjax.objectives.base import Objective
+from bertjax.objectives.base import OBJECTIVES, Objective
 from bertjax.objectives.distill.distilled import Distilled
 from bertjax.objectives.distill.teacher import Teacher
-from bertjax.objectives.optional import flops_parts
 from bertjax.objectives.slots import SlotValues, slots_of
 from bertjax.objectives.wrapper import Taught
 from bertjax.runtime.devices import BATCH_AXES
@@ -364,7 +362,7 @@ def _make_layout(config: Config, encoder: EncoderConfig, shapes: dict, devices: 
     runtime, dtype = config.runtime, encoder.execution.dtype
     objectives = [task.objective for task in config.tasks.values()]
     strategy = choose_strategy(runtime.strategy, count_parameters(shapes, encoder), encoder.sharing)
-    encoders = [part.encoder for objective in objectives for part in flops_parts(objective, encoder)]
+    encoders = [part.encoder for objective in objectives for part in objective.flops_parts(encoder)]
     own_rules = (rule for objective in objectives for rule in objective.traits.sharding_rules)
     return Layout(
         mesh=make_mesh(fill_mesh(runtime.mesh, strategy, encoders, devices), devices),

@@ -10,8 +10,6 @@ from bertjax.data.batch import Draw, core, place
 from bertjax.data.examples import Ragged, Vocabulary
 from bertjax.data.formats import TextFormat
 from bertjax.data.plan import Spec
-from bertjax.objectives.optional import bind
-from bertjax.objectives.wrapper import rewrapped
 from bertjax.runtime.errors import UserError
 
 
@@ -34,7 +32,7 @@ def batch_shapes(task: Task, vocab_size: int, seq_len: int, rows: int = 1) -> di
     vocabulary = Vocabulary(vocab_size, pad_id=0, cls_id=1, sep_id=2, mask_id=3, special_ids=(0, 1, 2, 3))
     # One row: example 0 in slot 0, negative numbers for empty slots.
     placed = place(_one_example(task), np.minimum(0, -np.arange(slots))[None], seq_len, vocabulary)
-    features = rewrapped(task.objective, bind).features(placed, Draw(seed=0, epochs=np.zeros(1, np.int64)))
+    features = task.objective.bind(None).features(placed, Draw(seed=0, epochs=np.zeros(1, np.int64)))
     for name, array in features.items():
         if array.shape[:1] != (1,):
             raise UserError(

@@ -20,7 +20,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from bertjax.models.config import Execution
 from bertjax.models.flops import Counts, FlopsPart, encoder_products
 from bertjax.objectives.base import Objective
-from bertjax.objectives.optional import defined_in, flops_parts
+from bertjax.objectives.host import defined_in
 from bertjax.objectives.slots import slots_of, with_slots
 from bertjax.runtime.errors import reason
 from bertjax.training.loss import normalized, total_loss
@@ -71,7 +71,7 @@ def _operations(part: FlopsPart, counts: Counts) -> float:
 
 def of_stage(setup: Setup, task: str, stage: int) -> StepFlops:
     """Return the FLOPs counter for a task's steps in a stage. With frozen parameters, this takes seconds."""
-    freezing, parts = freezing_at(setup, stage), flops_parts(setup.losses[task].objective, setup.encoder)
+    freezing, parts = freezing_at(setup, stage), setup.losses[task].objective.flops_parts(setup.encoder)
     passes = _passes(setup, task, stage)
     if not freezing.patterns and not freezing.paths:
         return StepFlops(parts, passes)
@@ -93,7 +93,7 @@ def _passes(setup: Setup, task: str, stage: int) -> float:
     if own.__module__.startswith("bertjax.") or order(own) >= order(counted):
         return 1.0
     params = jax.eval_shape(setup.model_params, setup.shapes["params"], 0)
-    once = objective.copy_with(terms=functools.partial(getattr(counted, "terms", Objective.terms), objective))
+    once = objective.copy_with(terms=functools.partial(counted.terms, objective))
     try:
         products = (_gradient_products(setup, task, stage, params, objective=each) for each in (objective, once))
         return operator.truediv(*products)

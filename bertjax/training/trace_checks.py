@@ -16,9 +16,8 @@ from bertjax.config.registry import user_errors
 from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import first_positions
 from bertjax.models.visibility import LayerInputs, Queries, Visibility
-from bertjax.objectives import OBJECTIVES
-from bertjax.objectives.base import Objective
-from bertjax.objectives.optional import defined_in, question_of
+from bertjax.objectives.base import OBJECTIVES, Objective
+from bertjax.objectives.host import defined_in, question_of
 from bertjax.objectives.slots import Slots, SlotValues, slots_of, with_slots
 from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime.errors import UserError, shorten
@@ -169,7 +168,7 @@ def _warn_of_flops(setting: str, objective: Objective) -> None:
     """Warn if FLOPs of heads may be missing: a class overrides `heads` but inherits `flops_parts`."""
     heads, counted = (defined_in(type(objective), name) for name in ("heads", "flops_parts"))
     if issubclass(heads, counted) and heads is not counted:
-        inherited = "defines no flops_parts()" if counted is object else f"the flops_parts() of {counted.__name__}"
+        inherited = "defines no flops_parts()" if counted is Objective else f"the flops_parts() of {counted.__name__}"
         log.warning(
             "%s has its own heads() and %s, so the FLOPs of a step may lack its heads; define flops_parts(), see "
             "docs/concepts/objective_contract.md#flops",

@@ -10,12 +10,13 @@ import pytest
 
 import bertjax
 from bertjax.analysis import smaller_models
-from bertjax.cli import compress, convert, evaluate, report
+from bertjax.cli import compress, convert, report
 from bertjax.cli.compress import Cuts
 from bertjax.config import config_file, export
 from bertjax.config.opening import SavedModel
 from bertjax.models.cut import Importance
 from bertjax.runtime import command_line
+from bertjax.training.results import rescore
 from bertjax.training.run.workdir import Workdir
 from tests.interop import models
 
@@ -117,10 +118,10 @@ def test_the_score_is_that_of_evaluate_before_and_after(undisturbed, flags, tmp_
     layers = SavedModel(undisturbed).export.encoder.layers
     summary = compress.run(undisturbed, tmp_path / "small", Cuts(layers=tuple(range(layers - 1))), score=corpus)
     before, after = summary.scores["mlm_loss"]
-    assert before == evaluate.run(str(undisturbed), corpus)["eval"]["mlm_loss"]
+    assert before == rescore.run(str(undisturbed), corpus)["eval"]["mlm_loss"]
     small = SavedModel(tmp_path / "small")
     config = SavedModel(undisturbed).config_of(small.settings)
-    assert after == evaluate.score(small, config, corpus)["eval"]["mlm_loss"] != before
+    assert after == rescore.score(small, config, corpus)["eval"]["mlm_loss"] != before
     assert summary.baselines["unigram_loss"][0] == summary.baselines["unigram_loss"][1]
 
 

@@ -8,9 +8,10 @@ import pytest
 
 import bertjax
 from bertjax import analysis
-from bertjax.cli import convert, evaluate
+from bertjax.cli import convert
 from bertjax.config import export
 from bertjax.runtime import command_line, errors
+from bertjax.training.results import rescore
 from tests import runs
 from tests.interop import models
 
@@ -39,7 +40,7 @@ def test_a_run_is_converted_and_back(undisturbed, tmp_path, monkeypatch, name):
     assert bertjax.load(tmp_path / "ours").tokenizer == bertjax.load(undisturbed).tokenizer
     summary = json.loads((undisturbed / "summary.json").read_text())
     corpus = json.loads((undisturbed / "config.json").read_text())["config"]["data"]["corpus"]
-    assert evaluate.run(str(tmp_path / "ours"), corpus=corpus)["eval"].keys() == summary["eval"].keys()
+    assert rescore.run(str(tmp_path / "ours"), corpus=corpus)["eval"].keys() == summary["eval"].keys()
 
 
 def test_the_summary_names_the_next_command(undisturbed, encoder_alone, tmp_path, capsys):
@@ -52,7 +53,7 @@ def test_the_summary_names_the_next_command(undisturbed, encoder_alone, tmp_path
     with pytest.raises(
         errors.UserError, match="back is an export, which opens no data but .*; add --corpus=CORPUS, or"
     ):
-        evaluate.run(str(tmp_path / "back"))
+        rescore.run(str(tmp_path / "back"))
     with pytest.raises(
         errors.UserError, match="back is an export, which opens no data but .*; add --corpus=CORPUS, --lab"
     ):
@@ -69,4 +70,4 @@ def test_without_a_pooler_hidden_states_and_predictions_are_there(tmp_path, monk
     assert encoded.pooled_BND is None and np.isfinite(encoded.hidden).all()
     corpus = runs.write_corpus(tmp_path / "corpus.txt")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert evaluate.run(str(tmp_path / "ours"), corpus=str(corpus))["eval"]["mlm_loss"] > 0
+    assert rescore.run(str(tmp_path / "ours"), corpus=str(corpus))["eval"]["mlm_loss"] > 0

@@ -6,19 +6,19 @@ import shutil
 
 import pytest
 
-from bertjax.cli import evaluate
 from bertjax.config.opening import SavedModel
 from bertjax.data import sources
 from bertjax.data.preparation import spec
 from bertjax.data.store import TokenStore
 from bertjax.runtime.errors import UserError
+from bertjax.training.results import rescore
 from tests import runs
 
 
 @pytest.mark.parametrize("name", ["run", "run@100", "run/export"])
 def test_the_figures_are_those_of_the_run(undisturbed, name):
     is_export = name.endswith("export")
-    figures = runs.score_export(undisturbed) if is_export else evaluate.run(f"{undisturbed.parent}/{name}")
+    figures = runs.score_export(undisturbed) if is_export else rescore.run(f"{undisturbed.parent}/{name}")
     summary = json.loads((undisturbed / "summary.json").read_text())
     assert figures["eval"] == pytest.approx(summary["eval"], rel=1e-6)
     assert figures["baseline"] == pytest.approx(summary["baseline"], rel=1e-6)
@@ -30,7 +30,7 @@ def test_a_model_answers_the_question_of_another_run(undisturbed, tmp_path, monk
     manifest = json.loads((other / "bertjax.json").read_text())
     manifest["config"]["tasks"]["bert"]["objective"]["masking"]["rate"] = 0.4
     (other / "bertjax.json").write_text(json.dumps(manifest))
-    figures = evaluate.run(str(other), asked_by=str(undisturbed))
+    figures = rescore.run(str(other), asked_by=str(undisturbed))
     summary = json.loads((undisturbed / "summary.json").read_text())
     assert figures["eval"] == pytest.approx(summary["eval"], rel=1e-6)
     manifest["config"]["tasks"]["bert"]["objective"]["masking"] |= {"kind": "phrases", "lexicon": "mine.txt"}
@@ -38,7 +38,7 @@ def test_a_model_answers_the_question_of_another_run(undisturbed, tmp_path, monk
     (other / "bertjax.json").write_text(json.dumps(manifest))
     monkeypatch.setattr(SavedModel, "check_data", lambda *_: None)
     with pytest.raises(UserError, match="cannot answer --as=.*: stages.0.seq_len=64 exceeds model.max_positions=32"):
-        evaluate.run(str(undisturbed / "export"), asked_by=str(other))
+        rescore.run(str(undisturbed / "export"), asked_by=str(other))
 
 
 @pytest.mark.slow
@@ -46,10 +46,10 @@ def test_another_corpus_is_read_with_the_model_s_own_tokenizer(undisturbed, tmp_
     monkeypatch.setenv("HOME", str(tmp_path))  # token stores are in ~/.cache
     corpus = tmp_path / "other.txt"
     corpus.write_text("\n\n".join(f"Jed gaf {i} had. Bed cab {i} fed. Ice age {i} did." for i in range(80)))
-    figures = evaluate.run(str(undisturbed / "export"), corpus=str(corpus))
+    figures = rescore.run(str(undisturbed / "export"), corpus=str(corpus))
     scored = figures["scored"]["bert"]
     assert scored["documents"] == 80 and scored["rows"] == scored["of_rows"], "the whole file"
-    assert figures["eval"]["mlm_loss"] > 0 and figures["eval"].keys() == evaluate.run(str(undisturbed))["eval"].keys()
+    assert figures["eval"]["mlm_loss"] > 0 and figures["eval"].keys() == rescore.run(str(undisturbed))["eval"].keys()
 
 
 @pytest.mark.slow
@@ -59,7 +59,7 @@ def test_documents_that_were_trained_on_are_counted(undisturbed, tmp_path, monke
     texts = [document.text for document in sources.documents(data.corpus, data.text_field)]
     corpus = tmp_path / "some.txt"
     corpus.write_text("\n\n".join([*texts, "Jed gaf had. Bed cab fed."]))
-    scored = evaluate.run(str(undisturbed), corpus=str(corpus))["scored"]["bert"]["documents"]
+    scored = rescore.run(str(undisturbed), corpus=str(corpus))["scored"]["bert"]["documents"]
     found = re.search(r"warning: (\d+) of (\d+) documents were trained on", capsys.readouterr().err)
     store = spec.find(
         data, json.loads((undisturbed / "config.json").read_text())["identity"]["data"]["store_fingerprint"]

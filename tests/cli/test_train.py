@@ -8,9 +8,9 @@ from pathlib import Path
 import jax
 import pytest
 
-from bertjax.cli import evaluate
 from bertjax.config import export
 from bertjax.runtime.errors import UserError
+from bertjax.training.results import rescore
 from bertjax.training.run.fingerprints import fingerprints
 from bertjax.training.run.record import check_identity, read_checkpoint, read_record
 from bertjax.training.run.watchdog import Watchdog
@@ -159,7 +159,7 @@ def test_an_objective_from_elsewhere_trains_and_exports(flags, tmp_path):
     assert set(summary["eval"]) == {"teacher_loss", "second_loss", "mean_norm", "scored"}
     assert summary["eval"]["scored"] == 16
     assert not (whole / "export" / "hf").exists()  # transformers has no class with these heads
-    for scores in (evaluate.run(str(whole)), evaluate.run(f"{parted}@20"), runs.score_export(whole)):
+    for scores in (rescore.run(str(whole)), rescore.run(f"{parted}@20"), runs.score_export(whole)):
         assert scores["eval"] == pytest.approx(summary["eval"], rel=1e-6)
 
 

@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 
 from bertjax import analysis
-from bertjax.cli import compress, evaluate
+from bertjax.cli import compress
 from bertjax.cli.compress import Cuts
 from bertjax.config import private_paths
-from bertjax.config.config import CONFIG_UNIONS, Config
+from bertjax.config.config import CONFIG_UNIONS, Config, config_of
 from bertjax.config.opening import SavedModel
 from bertjax.config.registry import Union
 from bertjax.data.tokenizer_config import TokenizerConfig
-from bertjax.inference.base import config_of
 from bertjax.objectives.distill.teacher import Teacher
 from bertjax.runtime.errors import UserError
 from bertjax.training.config import EvalConfig, RuntimeConfig
 from bertjax.training.optim.config import OptimizerConfig
+from bertjax.training.results import rescore
 from tests import runs
 from tests.object_store import ObjectStore
 
@@ -166,7 +166,7 @@ def test_every_setting_is_read_from_exports_or_local():
 
 
 def test_only_who_reads_a_run_builds_all_of_its_settings():
-    """Everything else takes `inference.base.config_of` or `SavedModel.config`, which read an export as one."""
+    """Everything else takes `config.config_of` or `SavedModel.config`, which read an export as one."""
     importers = set()
     for path in _PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -176,10 +176,7 @@ def test_only_who_reads_a_run_builds_all_of_its_settings():
                 }
     assert importers == {
         "config/config_file.py",  # what the user writes
-        "inference/base.py",
         "interop/huggingface.py",  # settings that it makes
-        "interop/onnx.py",  # of `read_settings`, as `inference.base.config_of`
-        "interop/outputs.py",  # the same
         "config/opening.py",
         "training/branch.py",  # a checkpoint in a workdir
         "training/run/record.py",  # workdirs
@@ -244,7 +241,7 @@ def test_text_of_this_machine_stays_on_it(hostile, tmp_path, use):
     private = runs.write_corpus(tmp_path / "private.txt", documents=30)
     with ObjectStore().running() as server, server.used_here():
         if use == "evaluate":
-            assert evaluate.run(str(hostile), corpus=str(private))["eval"]["mlm_loss"] > 0
+            assert rescore.run(str(hostile), corpus=str(private))["eval"]["mlm_loss"] > 0
         elif use == "analyze":
             assert analysis.run("patterns", hostile, corpus=str(private), examples=4)
         else:
@@ -263,7 +260,7 @@ def test_text_of_this_machine_stays_on_it(hostile, tmp_path, use):
 )
 def test_data_that_an_export_names_is_not_opened(hostile, data):
     _set_data(hostile, data)
-    for use in (lambda: evaluate.run(str(hostile)), lambda: analysis.run("patterns", hostile)):
+    for use in (lambda: rescore.run(str(hostile)), lambda: analysis.run("patterns", hostile)):
         with pytest.raises(UserError, match="opens no data but .*; add --corpus=CORPUS.* or name the run itself$"):
             use()
 

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from bertjax.inference import buckets
-from bertjax.objectives.outputs import Output
+from bertjax.inference.base import Pipeline, run
+from bertjax.objectives.host import Output
 from tests import ragged
 
 
@@ -45,10 +46,14 @@ def test_results_are_in_the_order_of_the_examples(monkeypatch, positions):
             "added": Output(batch["added_BN"], per="example"),
         }
 
-    def features(placed):
-        return {"added_BN": placed.examples_to_rows(placed.ragged.lengths)}
+    class Added(Pipeline):
+        vocabulary, seq_len = ragged.VOCABULARY, 90
 
-    results = buckets.run(jax.jit(function), np.int32(2), InMemory(whole), ragged.VOCABULARY, 90, features, done.append)
+        def features(self, placed):
+            return {"added_BN": placed.examples_to_rows(placed.ragged.lengths)}
+
+    engine = buckets.JaxEngine(jax.jit(function), np.int32(2), Added(None))
+    results = run(engine, engine.pipeline, InMemory(whole), done.append)
     np.testing.assert_array_equal(results["sum"], 2 * np.add.reduceat(whole.tokens, whole.offsets[:-1]))
     np.testing.assert_array_equal(results["square"], whole.tokens**2)
     np.testing.assert_array_equal(results["both"], np.stack([whole.tokens, whole.token_index], axis=-1))

@@ -12,9 +12,11 @@ import numpy as np
 import torch
 import transformers
 
+from bertjax.data.labeled.base import encoded
+from bertjax.inference.base import run
+from bertjax.inference.onnx import OnnxModel, outputs_of
 from bertjax.inference.predictor import Predictor
 from bertjax.interop import huggingface, onnx
-from bertjax.serving.model import OnnxModel, values_of
 from tests.interop import published
 
 LONGEST = 128
@@ -173,8 +175,10 @@ def answers_of_file(head: str, path: Path, reference: list[np.ndarray]) -> Itera
     """Yield what an ONNX file answers with its own tokenizer, and the same from the logits of transformers."""
     file = OnnxModel(path)
     for (first, second), expected in zip(groups(head), reference, strict=True):
-        texts = first if second is None else list(zip(first, second, strict=True))
-        yield file.values(file.rows(texts)), values_of(file.description, expected)
+        records: list[dict] = [{} for _ in first]
+        examples = encoded(first, second, {}, records, file.tokenizer, file.max_tokens)
+        [outputs] = run(file, file.task(), examples).values()
+        yield outputs, outputs_of(file.description, expected)[1]
 
 
 def logits_of_what_is_written_back(foreign: Foreign, head: str, folder: Path) -> Iterator[np.ndarray]:

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch", reason="parity with PyTorch needs the extra [interop]")
 pytest.importorskip("transformers", reason="parity with transformers needs the extra [interop]")
 
-from bertjax.serving.description import TASKS  # noqa: E402
+from bertjax.inference.description import TASKS  # noqa: E402
 from tests.interop import foreign  # noqa: E402
 
 TOLERANCE = 2e-4  # of logits up to 30

@@ -15,9 +15,9 @@ import pytest
 import bertjax
 from bertjax.cli import convert
 from bertjax.config import export
+from bertjax.inference.onnx import INPUTS
 from bertjax.inference.predictor import Predictor
 from bertjax.interop import onnx, onnx_int8
-from bertjax.interop.onnx import INPUTS
 from bertjax.models import vocabulary
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import RunFailed, UserError

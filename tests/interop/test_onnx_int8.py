@@ -4,8 +4,8 @@ import pytest
 
 from bertjax.cli import convert
 from bertjax.config import export
+from bertjax.inference.onnx import INPUTS
 from bertjax.interop import onnx, onnx_int8
-from bertjax.interop.onnx import INPUTS
 from bertjax.interop.outputs import reading_of
 from bertjax.runtime.errors import RunFailed, UserError
 from tests.interop.test_onnx import made, session_of, slow

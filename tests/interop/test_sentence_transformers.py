@@ -6,11 +6,11 @@ import re
 import numpy as np
 import pytest
 
+from bertjax.cli import predict
 from bertjax.config import export as exports
 from bertjax.inference.predictor import Predictor
 from bertjax.interop import huggingface, onnx
 from bertjax.runtime.errors import UserError
-from bertjax.serving import predict as serving_predict
 from tests.interop import models
 from tests.serving import files
 
@@ -183,7 +183,7 @@ def test_a_folder_of_theirs_gives_their_vectors_everywhere(tmp_path):
     model = exports.read(tmp_path / "ours")
     onnx.write(tmp_path / "model.onnx", model)
     huggingface.write(tmp_path / "back", model)
-    assert serving_predict.main([str(tmp_path / "model.onnx"), *TEXTS, f"--out={tmp_path / 'a.npy'}"]) == 0
+    assert predict.main([str(tmp_path / "model.onnx"), *TEXTS, f"--out={tmp_path / 'a.npy'}"]) == 0
     served = np.load(tmp_path / "a.npy")
     back = library.SentenceTransformer(str(tmp_path / "back"), device="cpu")
     for actual in (Predictor(model).embed(TEXTS), served, back.encode(TEXTS)):

@@ -9,7 +9,7 @@ import numpy as np
 from bertjax.data.batch import core, place
 from bertjax.data.examples import Ragged
 from bertjax.objectives.base import Objective
-from bertjax.objectives.outputs import regroup
+from bertjax.objectives.host import regroup
 from tests import batches, ragged
 
 ENCODER = dataclasses.replace(batches.ENCODER, init_stddev=0.5)

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from bertjax.cli import evaluate
 from bertjax.runtime.errors import Untrusted
+from bertjax.training.results import rescore
 from tests import runs
 from tests.objectives import example
 
@@ -36,7 +36,7 @@ def test_it_learns_which_tokens_were_replaced(flags, tmp_path, monkeypatch):
     export = str(tmp_path / "run" / "export")
     assert f"evaluate {tmp_path / 'run'} --trust-code" in done.stdout
     with pytest.raises(Untrusted, match="'mylab.replaced', which runs its code"):
-        evaluate.run(export)
+        rescore.run(export)
     own = str(tmp_path / "run")
     trusted = runs.finish(runs.start(own, "--trust-code", "--json", module="evaluate", PYTHONPATH=f"{tmp_path}:."))
     assert json.loads(trusted.stdout)["eval"] == pytest.approx(evaluated, rel=1e-6), trusted.stderr

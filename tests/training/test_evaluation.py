@@ -8,7 +8,7 @@ import pytest
 
 from bertjax.config.config import from_dict, to_dict
 from bertjax.objectives import KINDS
-from bertjax.objectives.outputs import Output
+from bertjax.objectives.host import Output
 from bertjax.objectives.pretraining.electra import Electra
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.training.evaluation import Evaluator

@@ -19,7 +19,8 @@ from bertjax.models.blocks.mpnet import MPNetBlock
 from bertjax.models.config import EncoderConfig
 from bertjax.models.fixed import FIXED_PATTERNS
 from bertjax.models.flops import Counts, encoder_products
-from bertjax.objectives import KINDS, OBJECTIVES
+from bertjax.objectives import KINDS
+from bertjax.objectives.base import OBJECTIVES
 from bertjax.objectives.distill.distilled import Distilled
 from bertjax.objectives.distill.losses.layers import OutputCosine
 from bertjax.objectives.distill.losses.logits import SoftLogits, TokenLogits

@@ -12,7 +12,7 @@ import pytest
 from flax.traverse_util import flatten_dict
 from safetensors.numpy import load_file
 
-from bertjax.cli import compress, evaluate, train
+from bertjax.cli import compress, train
 from bertjax.config import config_file, export
 from bertjax.config.opening import SavedModel
 from bertjax.models import int8
@@ -21,6 +21,7 @@ from bertjax.training.compression import QuantizationConfig, rounded
 from bertjax.training.lora import LoraConfig, add_factors, merge
 from bertjax.training.model_params import ModelParams
 from bertjax.training.optim.freezing import Freezing
+from bertjax.training.results import rescore
 from bertjax.training.run.checkpoint import Checkpoints
 from bertjax.training.run.workdir import Workdir
 from bertjax.training.step import gradients
@@ -219,7 +220,7 @@ def test_a_run_of_few_bits_is_exported_as_it_was_evaluated(tmp_path, flags):
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     compress.run(tmp_path / "run" / "export", tmp_path / "int8", quantized=True)
     for name in (tmp_path / "run" / "export", tmp_path / "int8", tmp_path / "run"):
-        scores = evaluate.score(SavedModel(name), SavedModel(tmp_path / "run").config)["eval"]
+        scores = rescore.score(SavedModel(name), SavedModel(tmp_path / "run").config)["eval"]
         assert scores["mlm_loss"] == pytest.approx(summary["eval"]["mlm_loss"], rel=1e-5), name
     words = export.read(tmp_path / "run" / "export").params["encoder"]["embeddings"]["word"]
     assert max(len(np.unique(np.round(row / np.abs(row).max() * 127, 3))) for row in words if row.any()) <= 255

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertjax.cli import evaluate, merge
+from bertjax.cli import merge
 from bertjax.config import config_file, export
 from bertjax.config.opening import SavedModel
 from bertjax.interop import card
 from bertjax.training.config import Stage
 from bertjax.training.loss import count_micro_batches
+from bertjax.training.results import rescore
 from bertjax.training.run.record import read_checkpoint
 from bertjax.training.stages import StepSpec, Timetable
 from tests import runs
@@ -138,7 +139,7 @@ def test_a_run_resumes_bit_for_bit_between_stages_with_other_bases(flags, tmp_pa
     records = runs.records(tmp_path / "whole" / "metrics.jsonl")
     for step in (6, 12):
         [logged] = [line["eval/heldout/mlm_loss"] for line in records if line["step"] == step]
-        assert evaluate.run(f"{tmp_path / 'whole'}@{step}")["eval"]["mlm_loss"] == pytest.approx(logged, abs=1e-6)
+        assert rescore.run(f"{tmp_path / 'whole'}@{step}")["eval"]["mlm_loss"] == pytest.approx(logged, abs=1e-6)
 
     # Whatever starts from a checkpoint has its encoder, and not that of the finished run.
     early, copied = (

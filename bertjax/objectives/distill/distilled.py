@@ -24,7 +24,6 @@ from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.distill.losses import TeacherLoss, Values
 from bertjax.objectives.distill.losses.logits import HEAD
 from bertjax.objectives.losses import Sums
-from bertjax.objectives.optional import HasSoftLogits, flops_parts
 from bertjax.objectives.wrapper import Taught
 from bertjax.runtime.errors import UserError, shorten
 from bertjax.runtime.setting import setting
@@ -57,7 +56,7 @@ class Distilled(Taught):
             raise UserError(
                 f"objective.own_factor=0 leaves nothing to learn: every loss of {named} has factor=0; raise one of them"
             )
-        if self._any("needs_logits") and not isinstance(self.objective, HasSoftLogits):
+        if self._any("needs_logits") and type(self.objective).soft_logits is Objective.soft_logits:
             raise UserError(
                 f"{type(self.objective).__name__} has no logits for a teacher loss of kind=logits; use kind=hidden, "
                 "attention or relations"
@@ -95,7 +94,7 @@ class Distilled(Taught):
         if self._any("needs_logits") and self.classes:
             teacher.outputs_of(self.classes)  # other classes are an error before anything is read
         # The student's states would be those of predicted tokens, and the teacher's those of all tokens.
-        if self._captures and any(part.queries for part in flops_parts(self.objective, student)):
+        if self._captures and any(part.queries for part in self.objective.flops_parts(student)):
             raise UserError(
                 f"{type(self.objective).__name__} predicts from a second stream, which teacher losses that read "
                 f"{shorten(self._captures)} do not support; use kind=logits"
@@ -161,7 +160,7 @@ class Distilled(Taught):
         of_teacher, parts = self.teacher_config(config), super().flops_parts(config)
         if not self.reads_text:
             return parts
-        others = flops_parts(self.of_teacher, of_teacher) if self._any("needs_logits") else (FlopsPart(of_teacher),)
+        others = self.of_teacher.flops_parts(of_teacher) if self._any("needs_logits") else (FlopsPart(of_teacher),)
         if self._captures:
             parts, others = (tuple(part._replace(read=None) for part in both) for both in (parts, others))
         if self._any("needs_token_logits"):

@@ -18,7 +18,6 @@ from bertjax.data.random import bits
 from bertjax.models import cut
 from bertjax.models.config import EncoderConfig
 from bertjax.models.taps import LAYER_MASK
-from bertjax.objectives.optional import flops_parts
 from bertjax.objectives.wrapper import Taught
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting
@@ -97,7 +96,7 @@ class Replacing(Taught):
 
     def flops_parts(self, config):
         """Return the FLOPs of a step. All of the predecessor's layers are computed, even masked ones."""
-        return flops_parts(self.objective, self.predecessor_config(config))
+        return self.objective.flops_parts(self.predecessor_config(config))
 
     def terms(self, model, params, frozen, batch, key, train, taps=None):
         """Device: return the objective's terms, in training computed on this step's mix of both models."""

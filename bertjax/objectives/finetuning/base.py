@@ -4,7 +4,6 @@ Heads read the last hidden states, or a learned mix over all layers (as in ELMo)
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import ClassVar, cast
 
 import jax
@@ -12,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.data.batch import Draw, PlacedExamples
-from bertjax.data.labeled.base import WHERE, Record
 from bertjax.data.labeled.texts import IS_LABELED
 from bertjax.models.config import EncoderConfig
 from bertjax.models.dropout import dropout, split
@@ -21,8 +19,8 @@ from bertjax.models.mixing import ScalarMix, encode_layers
 from bertjax.models.model import HeadSpec, Model
 from bertjax.models.other_heads import label_head
 from bertjax.models.pooling import mean_of_examples
-from bertjax.objectives.base import Arrays, Objective, Traits
-from bertjax.objectives.outputs import RecordScores
+from bertjax.objectives.base import Arrays, Objective
+from bertjax.objectives.host import Traits
 from bertjax.runtime.setting import TRAINING_ONLY, setting
 
 READS = LAST, MIX = ("last", "mix")
@@ -144,37 +142,3 @@ class ExampleObjective(LabelObjective):
 def _mean(states_BTD: jax.Array, batch: Arrays) -> jax.Array:
     """Return the mean over each example's tokens, [B, N, D]."""
     return mean_of_examples(states_BTD, batch["examples_BT"], batch["example_ids_BN"].shape[1])
-
-
-def correlations(numbers: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Return Pearson's and Spearman's correlation; 0 if either side is constant."""
-    from scipy import stats
-
-    # The correlation with a constant is not defined; scipy returns NaN.
-    if numbers.min() == numbers.max() or labels.min() == labels.max():
-        return {"pearson": 0.0, "spearman": 0.0}
-    results = {"pearson": stats.pearsonr(numbers, labels), "spearman": stats.spearmanr(numbers, labels)}
-    return {name: float(result.statistic) for name, result in results.items()}
-
-
-def record_scores(records: Sequence[Record], values: np.ndarray) -> RecordScores:
-    """Return record scores with equal weights."""
-    return [(record, float(value), 1.0) for record, value in zip(records, values, strict=True)]
-
-
-def majority_accuracy(labels: np.ndarray, counts: np.ndarray) -> dict[str, tuple[float, float]]:
-    """Return the accuracy of always predicting the most frequent training class, by training `counts`."""
-    return {"majority_accuracy": (float(np.sum(labels == np.argmax(counts))), len(labels))}
-
-
-def class_probabilities(classes: tuple[str, ...], probabilities_C: np.ndarray) -> Record:
-    """Return `prediction`, the most probable class, and `probabilities`, {class: probability}."""
-    return {
-        "prediction": classes[int(np.argmax(probabilities_C))],
-        "probabilities": {name: round(float(probability), 6) for name, probability in zip(classes, probabilities_C)},
-    }
-
-
-def without_location(record: Record) -> Record:
-    """Return a record without the file and line that it was read from."""
-    return {key: value for key, value in record.items() if key != WHERE}

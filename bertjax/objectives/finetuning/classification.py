@@ -2,23 +2,19 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar, Self, cast
+from typing import ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.objectives.base import Traits
-from bertjax.objectives.finetuning import calibration
-from bertjax.objectives.finetuning.base import (
-    ExampleObjective,
-    class_probabilities,
+from bertjax.objectives.finetuning.answers import (
+    ClassAnswers,
     majority_accuracy,
-    record_scores,
-    without_location,
 )
+from bertjax.objectives.finetuning.base import ExampleObjective
+from bertjax.objectives.host import Output
 from bertjax.objectives.losses import classification_term
-from bertjax.objectives.outputs import Output
 from bertjax.runtime.errors import UserError, shorten
 from bertjax.runtime.setting import TRAINING_ONLY, setting
 
@@ -26,10 +22,8 @@ METRICS = ("accuracy", "f1", "matthews")
 
 
 @dataclasses.dataclass(frozen=True)
-class Classification(ExampleObjective):
+class Classification(ClassAnswers, ExampleObjective):
     """Predicts one of several classes. Terms: `classification`.
-
-    With two classes, `f1` scores the second class (`1` in MRPC and QQP); with more classes it is the macro average.
 
     Attributes:
       classes: class names in order; empty takes them from the training file.
@@ -78,11 +72,6 @@ class Classification(ExampleObjective):
         return dataclasses.replace(self, class_weights=weights)
 
     @property
-    def traits(self) -> Traits:
-        has_threshold = self.precision is not None or self.threshold is not None
-        return Traits(labels=("label",), tuned_settings=("temperature", *["threshold"] * has_threshold))
-
-    @property
     def best_metric(self) -> str:
         return self.metric
 
@@ -115,56 +104,3 @@ class Classification(ExampleObjective):
     def baselines(self, batch, token_counts):
         """Return the accuracy of always predicting the most frequent training class."""
         return majority_accuracy(batch["labels_BN"][batch["weights_BN"] > 0], token_counts)
-
-    def score(self, outputs, examples, records):
-        from sklearn.metrics import f1_score, matthews_corrcoef
-
-        labels, guesses = examples.labels["label"], outputs["probabilities"].argmax(axis=-1)
-        # scikit-learn's binary F1 is that of class 1, the second one.
-        how = {"average": "binary"}
-        if len(self.classes) != 2:
-            how = {"average": "macro", "labels": range(len(self.classes))}  # also those that the file lacks
-        return {
-            "f1": float(f1_score(labels, guesses, zero_division=0.0, **how)),
-            "matthews": float(matthews_corrcoef(labels, guesses)),
-            **self._calibration(outputs["probabilities"], labels),
-        }
-
-    def _calibration(self, probabilities_MC: np.ndarray, labels_M: np.ndarray) -> dict[str, float]:
-        """Return `temperature`, the calibration error before and after it, and what `threshold` accepts."""
-        temperature = self.temperature or calibration.fit_temperature(probabilities_MC, labels_M)
-        scaled_MC = calibration.scaled(probabilities_MC, temperature)
-        scores = {
-            "temperature": temperature,
-            "ece": calibration.expected_calibration_error(probabilities_MC, labels_M),
-            "ece_calibrated": calibration.expected_calibration_error(scaled_MC, labels_M),
-        }
-        if "threshold" not in self.traits.tuned_settings:
-            return scores
-        confidences_M, is_right_M = scaled_MC.max(axis=-1), scaled_MC.argmax(axis=-1) == labels_M
-        threshold = self.threshold
-        if threshold is None:
-            threshold = calibration.fit_threshold(confidences_M, is_right_M, cast(float, self.precision))
-        is_accepted_M = confidences_M > threshold
-        scores |= {"threshold": threshold, "coverage": float(is_accepted_M.mean())}
-        return scores | ({"precision": float(is_right_M[is_accepted_M].mean())} if is_accepted_M.any() else {})
-
-    def scores(self, outputs, examples, records):
-        is_right = outputs["probabilities"].argmax(axis=-1) == examples.labels["label"]
-        return {"accuracy": record_scores(records, is_right)}
-
-    def predictions(self, outputs, examples, records):
-        """Return records with `prediction`, a class, and `probabilities`, {class: probability}, at `temperature`.
-
-        With a threshold, `accepted` is whether the probability of the prediction is above it.
-        """
-        probabilities_MC = outputs["probabilities"]
-        if self.temperature is not None:
-            probabilities_MC = calibration.scaled(probabilities_MC, self.temperature)
-        return [
-            without_location(record) | class_probabilities(self.classes, of_record_C) | self._accepted(of_record_C)
-            for record, of_record_C in zip(records, probabilities_MC, strict=True)
-        ]
-
-    def _accepted(self, probabilities_C: np.ndarray) -> dict[str, bool]:
-        return {} if self.threshold is None else {"accepted": bool(probabilities_C.max() > self.threshold)}

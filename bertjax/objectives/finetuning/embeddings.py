@@ -14,16 +14,16 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.layers import Dense
 from bertjax.models.model import HeadSpec, Model
 from bertjax.models.pooling import l2_normalize, mean_of_examples
-from bertjax.objectives.base import Arrays, Objective, Traits
-from bertjax.objectives.finetuning.base import (
+from bertjax.objectives.base import Arrays, Objective
+from bertjax.objectives.finetuning.answers import (
     class_probabilities,
     correlations,
     majority_accuracy,
     record_scores,
     without_location,
 )
+from bertjax.objectives.host import Output, Traits
 from bertjax.objectives.losses import classification_term, cosine, squared_error
-from bertjax.objectives.outputs import Output
 from bertjax.runtime.devices import gather_rows, shard_index
 from bertjax.runtime.setting import TRAINING_ONLY, setting
 

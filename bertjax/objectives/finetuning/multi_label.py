@@ -7,18 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.objectives.base import Traits
-from bertjax.objectives.finetuning.base import ExampleObjective, record_scores, without_location
-from bertjax.objectives.outputs import Output
+from bertjax.objectives.finetuning.answers import SetAnswers
+from bertjax.objectives.finetuning.base import ExampleObjective
+from bertjax.objectives.host import Output, Traits
 from bertjax.runtime.setting import setting
 
 
 @dataclasses.dataclass(frozen=True)
-class MultiLabel(ExampleObjective):
+class MultiLabel(SetAnswers, ExampleObjective):
     """Predicts for each class whether it applies, by binary cross-entropy. Terms: `multi_label`, the mean over classes.
-
-    `f1` is micro-averaged over all decisions, `macro_f1` is the mean over classes, and `exact_match` is the share of
-    examples with a completely correct set.
 
     Attributes:
       classes: class names in order; empty takes them from the training file.
@@ -29,7 +26,6 @@ class MultiLabel(ExampleObjective):
     threshold: float = setting(0.5, above=0, below=1)
     traits: ClassVar[Traits] = Traits(labels=("label_set",))
     term: ClassVar[str] = "multi_label"
-    best_metric: ClassVar[str] = "f1"
 
     def soft_logits(self, logits, batch):
         """Return yes and no logits per class, [B, N, C, 2]."""
@@ -67,27 +63,3 @@ class MultiLabel(ExampleObjective):
             "f1_majority": (2.0 * labels_MC.sum(axis=0), examples + float(sizes_M.sum())),
             "exact_match_majority": (np.append(exact_C, np.sum(sizes_M == 0)), examples),
         }
-
-    def score(self, outputs, examples, records):
-        from sklearn.metrics import f1_score
-
-        labels_MC, guesses_MC = examples.labels["label_set"], outputs["probabilities"] > self.threshold
-        # One class at a time: scikit-learn would interpret a single column as a binary problem and score yes and no.
-        columns = zip(labels_MC.T, guesses_MC.T, strict=True)
-        f1_C = [f1_score(labels_M, guesses_M, zero_division=0.0) for labels_M, guesses_M in columns]
-        return {"macro_f1": float(np.mean(f1_C))}
-
-    def scores(self, outputs, examples, records):
-        is_right = np.all((outputs["probabilities"] > self.threshold) == examples.labels["label_set"], axis=-1)
-        return {"exact_match": record_scores(records, is_right)}
-
-    def predictions(self, outputs, examples, records):
-        """Return records with `prediction`, a list of classes, and `probabilities`, {class: probability}."""
-        return [
-            without_location(record)
-            | {
-                "prediction": [name for name, p in zip(self.classes, of_record_C) if p > self.threshold],
-                "probabilities": {name: round(float(p), 6) for name, p in zip(self.classes, of_record_C)},
-            }
-            for record, of_record_C in zip(records, outputs["probabilities"], strict=True)
-        ]

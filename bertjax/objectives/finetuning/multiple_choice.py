@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.objectives.base import Traits
-from bertjax.objectives.finetuning.base import ExampleObjective, majority_accuracy, record_scores, without_location
+from bertjax.objectives.finetuning.answers import majority_accuracy, record_scores, without_location
+from bertjax.objectives.finetuning.base import ExampleObjective
+from bertjax.objectives.host import Output, Traits
 from bertjax.objectives.losses import classification_term
-from bertjax.objectives.outputs import Output
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,10 +12,11 @@ from bertjax.data.examples import Ragged
 from bertjax.data.labeled.base import Record, by_record
 from bertjax.data.labeled.questions import NO_ANSWER
 from bertjax.models.directions import BIDIRECTIONAL
-from bertjax.objectives.base import Arrays, Traits
+from bertjax.objectives.base import Arrays
 from bertjax.objectives.finetuning import squad_metrics
-from bertjax.objectives.finetuning.base import TokenObjective, record_scores, without_location
-from bertjax.objectives.outputs import Output
+from bertjax.objectives.finetuning.answers import record_scores, without_location
+from bertjax.objectives.finetuning.base import TokenObjective
+from bertjax.objectives.host import Output, Traits
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting
 

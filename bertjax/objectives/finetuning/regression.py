@@ -6,9 +6,10 @@ from typing import ClassVar
 
 import jax
 
-from bertjax.objectives.finetuning.base import OF_HEAD, ExampleObjective, correlations, without_location
+from bertjax.objectives.finetuning.answers import NumberAnswers
+from bertjax.objectives.finetuning.base import OF_HEAD, ExampleObjective
+from bertjax.objectives.host import Output
 from bertjax.objectives.losses import squared_error
-from bertjax.objectives.outputs import Output
 from bertjax.runtime.setting import setting
 
 # `CrossEncoder` in sentence-transformers applies a sigmoid if there is one label; converted models need it too.
@@ -16,7 +17,7 @@ ACTIVATIONS = {"identity": lambda logits: logits, "sigmoid": jax.nn.sigmoid}
 
 
 @dataclasses.dataclass(frozen=True)
-class Regression(ExampleObjective):
+class Regression(NumberAnswers, ExampleObjective):
     """Predicts a number with squared error. Terms: `regression`.
 
     Attributes:
@@ -26,7 +27,6 @@ class Regression(ExampleObjective):
     activation: str = setting("identity", kw_only=True, metadata=OF_HEAD, choices=ACTIVATIONS)
     term: ClassVar[str] = "regression"
     num_outputs: ClassVar[int] = 1
-    best_metric: ClassVar[str] = "spearman"
 
     @property
     def reach(self) -> tuple[float, float]:
@@ -41,15 +41,3 @@ class Regression(ExampleObjective):
         """Return `number`."""
         logits = self.apply(model, params, batch, taps=taps)
         return {"number": Output(ACTIVATIONS[self.activation](logits[..., 0]), per="example")}
-
-    def score(self, outputs, examples, records):
-        """Return correlations with the labels, 0 if predictions are constant, and the loss of their mean."""
-        labels = examples.labels["label"]
-        return correlations(outputs["number"], labels) | {"label_variance": float(labels.var())}
-
-    def predictions(self, outputs, examples, records):
-        """Return records with `prediction`, a number."""
-        return [
-            without_location(record) | {"prediction": round(float(number), 6)}
-            for record, number in zip(records, outputs["number"], strict=True)
-        ]

@@ -24,7 +24,8 @@ from bertjax.models.flops import FlopsPart, head_products
 from bertjax.models.heads import masked_lm_head
 from bertjax.models.kernel_choice import with_possible_attention
 from bertjax.models.model import HeadSpec, Model
-from bertjax.objectives.base import Arrays, Objective, Traits
+from bertjax.objectives.base import Arrays, Objective
+from bertjax.objectives.host import Traits
 from bertjax.objectives.losses import classification_term
 from bertjax.objectives.pretraining.mlm import MaskedLM, token_baselines, token_weight
 from bertjax.runtime.errors import UserError

@@ -13,7 +13,7 @@ import numpy as np
 
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking import Masking, UniformMasking, mask
-from bertjax.objectives.base import Traits
+from bertjax.objectives.host import Traits
 from bertjax.objectives.pretraining.mlm import MaskedLM
 
 

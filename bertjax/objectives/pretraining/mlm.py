@@ -16,9 +16,9 @@ from bertjax.models.encoder import Encoded
 from bertjax.models.flops import FlopsPart, head_products
 from bertjax.models.heads import masked_lm_head
 from bertjax.models.model import HeadSpec, Model
-from bertjax.objectives.base import Arrays, Objective, Terms, Traits, joined
+from bertjax.objectives.base import Arrays, Objective, Terms, joined
+from bertjax.objectives.host import Output, Sample, Traits
 from bertjax.objectives.losses import classification_term
-from bertjax.objectives.outputs import Output, Sample
 
 GUESSES = 5
 

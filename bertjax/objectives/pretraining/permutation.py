@@ -46,7 +46,8 @@ from bertjax.models.flops import FlopsPart
 from bertjax.models.model import HeadSpec, Model
 from bertjax.models.other_heads import VocabularyHead
 from bertjax.models.streams import CompensatedStreams, Streams
-from bertjax.objectives.base import Arrays, Traits
+from bertjax.objectives.base import Arrays
+from bertjax.objectives.host import Traits
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import UserError
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from bertjax.data.formats.runs import ORDERS
 from bertjax.models.heads import PairHead
 from bertjax.models.model import HeadSpec
-from bertjax.objectives.base import Traits
+from bertjax.objectives.host import Traits
 from bertjax.objectives.losses import classification_term
 from bertjax.objectives.pretraining.mlm import MaskedLM, majority
 

@@ -16,7 +16,8 @@ import numpy as np
 from bertjax.data.batch import Draw, PlacedExamples
 from bertjax.data.masking import Masked, mask, token_bits, token_shares
 from bertjax.models.model import Model
-from bertjax.objectives.base import Arrays, Traits, joined
+from bertjax.objectives.base import Arrays, joined
+from bertjax.objectives.host import Traits
 from bertjax.objectives.pretraining.mlm import MaskedLM, token_features, token_terms, token_weight
 from bertjax.objectives.pretraining.sentence_pairs import SentenceStructurePrediction
 from bertjax.objectives.pretraining.span_boundary import number_before

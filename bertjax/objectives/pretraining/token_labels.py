@@ -13,7 +13,7 @@ from bertjax.data.store import TokenStore
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.models.model import HeadSpec
 from bertjax.models.other_heads import DetectionHead
-from bertjax.objectives.base import Traits
+from bertjax.objectives.host import Traits
 from bertjax.objectives.losses import binary_term
 from bertjax.objectives.pretraining.mlm import MaskedLM, majority
 from bertjax.runtime.errors import UserError

@@ -16,7 +16,7 @@ from rich.console import Console
 from bertjax.config.config import Config, Task
 from bertjax.data.labeled import labels as label_names
 from bertjax.data.labeled.base import WHERE, Record, line_of
-from bertjax.objectives.finetuning.base import without_location
+from bertjax.objectives.finetuning.answers import ratio, scores_by_class, without_location
 from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime import storage
 from bertjax.training.evaluation import HELDOUT, Evaluation
@@ -63,28 +63,8 @@ class ClassReport:
 
     @property
     def scores(self) -> dict[str, dict[str, Any]]:
-        """{class: {`precision`, `recall`, `f1`, `support`, `taken_for`}}, and two averages. A ratio 0 / 0 is 0.
-
-        `taken_for` is {wrong class that is predicted most often: count}; empty if all predictions are right. The last
-        two entries are `macro avg`, the mean over classes, and `weighted avg`, weighted by support; they have no
-        `taken_for`.
-        """
-        # Recall divides by the row sums (true class), precision by the column sums (prediction).
-        right, support = np.diag(self.confusion_CC), self.confusion_CC.sum(axis=1)
-        precision, recall = _ratio(right, self.confusion_CC.sum(axis=0)), _ratio(right, support)
-        table = np.stack([precision, recall, _ratio(2 * precision * recall, precision + recall)])
-        rows = [*zip(self.classes, table.T, support)]
-        rows.append(("macro avg", table.mean(axis=1), support.sum()))
-        # [3, C] @ [C]: weight each class by its examples.
-        rows.append(("weighted avg", table @ support / support.sum(), support.sum()))
-        scores = {
-            name: dict(zip(("precision", "recall", "f1"), map(float, values))) | {"support": int(count)}
-            for name, values, count in rows
-        }
-        # Without the diagonal, the largest number of a row is its most frequent error.
-        for name, wrong_C in zip(self.classes, self.confusion_CC - np.diag(right)):
-            scores[name]["taken_for"] = {self.classes[wrong_C.argmax()]: int(wrong_C.max())} if wrong_C.any() else {}
-        return scores
+        """Scores by class, see `scores_by_class`."""
+        return scores_by_class(self.classes, self.confusion_CC)
 
     def warnings(self, loss: float | None) -> list[str]:
         """Return a line for each sign of underfitting, overfitting or overconfidence.
@@ -136,7 +116,7 @@ class ClassReport:
         side = min(24.0, 3.0 + 0.3 * count)
         figure = Figure(figsize=(side, side), layout="constrained")
         axes = figure.subplots()
-        shares_CC = _ratio(self.confusion_CC, self.confusion_CC.sum(axis=1, keepdims=True))
+        shares_CC = ratio(self.confusion_CC, self.confusion_CC.sum(axis=1, keepdims=True))
         axes.imshow(shares_CC, vmin=0.0, vmax=1.0, cmap="Blues")
         axes.set_xticks(range(count), self.classes, rotation=90)
         axes.set_yticks(range(count), self.classes)
@@ -229,11 +209,6 @@ def report_of(task: Task, predictions: Sequence[Record]) -> ClassReport | None:
 def has_probabilities(task: Task, predictions: Sequence[Record]) -> bool:
     """Return whether predictions are classes of texts with probabilities, which the labels can be checked by."""
     return task.examples.kind == "labeled_text" and all("probabilities" in record for record in predictions)
-
-
-def _ratio(parts: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """Divide; the result is 0 where the divisor is 0."""
-    return np.divide(parts, whole, out=np.zeros(np.broadcast_shapes(parts.shape, whole.shape)), where=whole != 0)
 
 
 def accepted_lines(name: str, predictions: Sequence[Record]) -> list[str]:

@@ -13,7 +13,7 @@ from bertjax.data.config import DataConfig, SourceConfig
 from bertjax.data.formats import FORMATS
 from bertjax.data.masking import MASKINGS
 from bertjax.data.tokenizer_config import TokenizerConfig
-from bertjax.objectives import OBJECTIVES
+from bertjax.objectives.base import OBJECTIVES
 from bertjax.runtime.setting import FREE, OF_INPUT, PLACE, TRAINING_ONLY, marked
 
 # Objectives with an equivalent `mlm` term: masked tokens in unmodified text. Their other predictions have other names.

@@ -11,7 +11,7 @@ from bertjax.config.config import Config, Task
 from bertjax.data.batch import Draw
 from bertjax.data.formats import FORMATS
 from bertjax.models.config import EncoderConfig
-from bertjax.objectives import OBJECTIVES
+from bertjax.objectives.base import OBJECTIVES
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.objectives.pretraining.sentence_pairs import BERT
 from bertjax.objectives.pretraining.structbert import StructBERT

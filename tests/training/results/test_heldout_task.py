@@ -8,7 +8,7 @@ import pytest
 from bertjax.config.config import from_dict, to_dict
 from bertjax.models.heads import MaskedLMHead
 from bertjax.models.model import HeadSpec
-from bertjax.objectives import OBJECTIVES
+from bertjax.objectives.base import OBJECTIVES
 from bertjax.training.results.heldout_task import heldout_task
 
 TEXT = {"stages": [{"steps": 9, "seq_len": 32, "batch": 8}], "model": {"max_positions": 64},

@@ -11,7 +11,7 @@ from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.labeled.texts import LabeledText
 from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.tagging import Tagging
-from bertjax.objectives.outputs import Sample
+from bertjax.objectives.host import Sample
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.results import labeled_block
 from bertjax.training.results.classes import ClassReport, accepted_lines, report_of, table_of, write_suspects

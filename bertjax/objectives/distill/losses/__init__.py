@@ -31,7 +31,7 @@ class Values:
 
     Attributes:
       config: the model's architecture.
-      logits: [..., C], from `HasSoftLogits.soft_logits`; None if no loss needs them.
+      logits: [..., C], from `Objective.soft_logits`; None if no loss needs them.
       captured: {name: [layers, ...]}, see `mixing.apply_capturing`; `hidden` starts with the embeddings.
       layers: captured layers, counted from 0.
       params: encoder parameters; None if no loss needs them.
@@ -137,7 +137,7 @@ class TeacherLoss(Kind):
 
         Args:
           batch: core batch and features.
-          soft_weights: `HasSoftLogits.soft_weights` if the loss needs logits.
+          soft_weights: `Objective.soft_weights` if the loss needs logits.
         """
         return jnp.sum(is_token(batch))
 

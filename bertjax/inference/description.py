@@ -24,7 +24,7 @@ FORMAT = 1
 
 CLASSIFICATION, MULTI_LABEL, REGRESSION, EMBEDDING = "classification", "multi_label", "regression", "embedding"
 TAGGING = "tagging"
-# Tasks whose answers `bertjax.serving.model` computes. Other files have hidden states or other logits for each token.
+# Tasks whose answers `bertjax.inference.onnx` computes. Other files have hidden states or other logits for each token.
 TASKS = (CLASSIFICATION, MULTI_LABEL, REGRESSION, EMBEDDING, TAGGING)
 # No encoder reads as many tokens, and no vocabulary has as many pieces.
 _MOST_TOKENS, _MOST_PIECES = 1 << 20, 1 << 31

