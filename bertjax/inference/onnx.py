@@ -147,8 +147,12 @@ class OnnxModel(Model):
     def _damaged(self, why: str) -> Damaged:
         return Damaged(f"the metadata of {self.path} does not fit its model ({why}); convert the model again")
 
+    @functools.cached_property
+    def _task(self) -> "OnnxTask":
+        return OnnxTask(self)
+
     def task(self, **options: Any) -> "OnnxTask":
-        return OnnxTask(self, **options)
+        return OnnxTask(self, **options) if options else self._task  # a server answers many requests of one text
 
     def engine(self, pipeline: Any) -> "OnnxModel":
         return self
