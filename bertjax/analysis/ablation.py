@@ -21,7 +21,7 @@ from bertjax.comparison import resampling
 from bertjax.comparison.resampling import Difference
 from bertjax.data.labeled.base import Record
 from bertjax.data.packing import assign, pack
-from bertjax.inference.buckets import SHORTEST
+from bertjax.inference.predictor import SHORTEST
 from bertjax.models import taps
 from bertjax.models.config import EncoderConfig
 from bertjax.models.model import Model

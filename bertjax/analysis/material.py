@@ -22,7 +22,7 @@ from bertjax.data.labeled.base import LabeledFormat, Record
 from bertjax.data.plan import Spec, open_or_make
 from bertjax.data.store import TokenStore
 from bertjax.data.tokenizer_config import TokenizerConfig
-from bertjax.inference import buckets
+from bertjax.inference import predictor
 from bertjax.inference.records import records_of
 from bertjax.models.config import EncoderConfig
 from bertjax.objectives.base import Objective
@@ -108,7 +108,7 @@ class Encoded:
         """
         devices, group = jax.local_device_count(), self.group
         lengths = self.ragged.lengths.reshape(-1, group).sum(axis=1)
-        for bucket in buckets.sort(lengths, max(self.longest * group, int(lengths.max()))):
+        for bucket in predictor.sort(lengths, max(self.longest * group, int(lengths.max()))):
             most = int(share * ATTENTION) // (encoder.layers * encoder.heads * bucket.seq_len**2)
             # Rounded down to a power of two, so that fewer different shapes are compiled.
             rows = min(bucket.rows, 1 << max(most, 1).bit_length() - 1)

@@ -16,9 +16,9 @@ from bertjax.config.export import Export
 from bertjax.config.opening import SavedModel
 from bertjax.data.examples import Vocabulary
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.inference.finetuned import has_predictions
+from bertjax.inference.fill import masked_lm
 from bertjax.inference.likelihood import is_causal
-from bertjax.inference.masked import masked_lm
+from bertjax.inference.predictor import has_predictions
 from bertjax.models import taps
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder

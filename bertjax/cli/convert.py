@@ -28,7 +28,7 @@ from bertjax.config import export
 from bertjax.config.opening import SavedModel
 from bertjax.inference import description
 from bertjax.inference import onnx as engine
-from bertjax.inference.masked import masked_lm
+from bertjax.inference.fill import masked_lm
 from bertjax.interop import card, families, hub, huggingface, onnx, onnx_int8, task_heads
 from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.command_line import command

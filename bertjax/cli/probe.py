@@ -33,8 +33,8 @@ from bertjax.analysis.subject import Subject, open_subjects
 from bertjax.data.labeled.base import Record
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.inference import minimal_pairs
+from bertjax.inference.fill import masked_lm
 from bertjax.inference.likelihood import is_causal
-from bertjax.inference.masked import masked_lm
 from bertjax.runtime import command_line, platform
 from bertjax.runtime.errors import UserError, say
 from bertjax.training.results.scores import Scores, scores_of, scores_of_records, write_probe

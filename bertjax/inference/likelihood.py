@@ -18,7 +18,7 @@ from bertjax.data.batch import Draw
 from bertjax.data.framing import Ids, special_tokens
 from bertjax.data.labeled.base import WHERE, LabeledExamples, Record
 from bertjax.inference.base import Pipeline
-from bertjax.inference.masked import MaskedPipeline, MaskedViews
+from bertjax.inference.fill import MaskedPipeline, MaskedViews
 from bertjax.models.directions import LEFT_TO_RIGHT
 from bertjax.objectives.host import Output
 from bertjax.objectives.pretraining.causal import CausalLM, NextToken

@@ -23,10 +23,8 @@ from bertjax.models import disentangled_embeddings
 from bertjax.models.config import EncoderConfig
 from bertjax.models.other_heads import with_outputs
 from bertjax.objectives.finetuning.base import ExampleObjective
-from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.embeddings import EmbeddingClassification
-from bertjax.objectives.finetuning.multi_label import MultiLabel
-from bertjax.objectives.finetuning.tagging import Tagging
+from bertjax.objectives.finetuning.labels import Classification, MultiLabel, Tagging
 from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime.errors import UserError, shorten
 from bertjax.training.compression import is_score

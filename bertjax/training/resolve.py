@@ -30,10 +30,8 @@ from bertjax.data.store import TokenStore
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.models.streams import Streams
 from bertjax.objectives.base import Objective
-from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.embeddings import EmbeddingRegression
-from bertjax.objectives.finetuning.regression import Regression
-from bertjax.objectives.finetuning.tagging import Tagging
+from bertjax.objectives.finetuning.labels import Classification, Regression, Tagging
 from bertjax.objectives.pretraining.causal import CausalLM
 from bertjax.objectives.wrapper import rewrapped, unwrapped
 from bertjax.runtime.errors import UserError, say

@@ -14,7 +14,7 @@ from bertjax.analysis.ablation import Ablation, ablation_of, packed_rows
 from bertjax.analysis.material import Labeled
 from bertjax.analysis.parts.heads import by_importance
 from bertjax.comparison import resampling
-from bertjax.objectives.finetuning.classification import Classification
+from bertjax.objectives.finetuning.labels import Classification
 from tests.models import reference
 
 LAYERS, HEADS, FEEDFORWARD = 3, 4, 48

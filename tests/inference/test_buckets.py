@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.inference import buckets
+from bertjax.inference import predictor
 from bertjax.inference.base import Pipeline, run
 from bertjax.objectives.host import Output
 from tests import ragged
@@ -28,10 +28,10 @@ class InMemory:
         return ragged.of(texts, self._whole.ids[indices])
 
 
-@pytest.mark.parametrize("positions", [32, 256, buckets.POSITIONS])
+@pytest.mark.parametrize("positions", [32, 256, predictor.POSITIONS])
 def test_results_are_in_the_order_of_the_examples(monkeypatch, positions):
     """Per example and per token, whatever the batches; each bucket is traced for one shape."""
-    monkeypatch.setattr(buckets, "POSITIONS", positions)
+    monkeypatch.setattr(predictor, "POSITIONS", positions)
     lengths = np.random.default_rng(0).integers(2, 91, 50)
     whole = ragged.random(lengths, np.arange(50))
     shapes, done = set(), []
@@ -52,7 +52,7 @@ def test_results_are_in_the_order_of_the_examples(monkeypatch, positions):
         def features(self, placed):
             return {"added_BN": placed.examples_to_rows(placed.ragged.lengths)}
 
-    engine = buckets.JaxEngine(jax.jit(function), np.int32(2), Added(None))
+    engine = predictor.JaxEngine(jax.jit(function), np.int32(2), Added(None))
     results = run(engine, engine.pipeline, InMemory(whole), done.append)
     np.testing.assert_array_equal(results["sum"], 2 * np.add.reduceat(whole.tokens, whole.offsets[:-1]))
     np.testing.assert_array_equal(results["square"], whole.tokens**2)

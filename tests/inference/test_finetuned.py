@@ -10,8 +10,7 @@ from bertjax.cli import merge, predict
 from bertjax.config import export
 from bertjax.config.config import from_dict, to_dict
 from bertjax.inference.ensemble import Ensemble
-from bertjax.inference.finetuned import FineTuned
-from bertjax.inference.predictor import Predictor
+from bertjax.inference.predictor import FineTuned, Predictor
 from bertjax.inference.records import lines_of, readable_text, records_of, with_best
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError

@@ -10,8 +10,7 @@ from flax.traverse_util import flatten_dict
 from bertjax.cli import convert
 from bertjax.config import export
 from bertjax.inference.embed import Embed
-from bertjax.inference.finetuned import FineTuned
-from bertjax.inference.predictor import Predictor
+from bertjax.inference.predictor import FineTuned, Predictor
 from bertjax.interop import huggingface, onnx
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError

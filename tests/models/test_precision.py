@@ -10,8 +10,7 @@ import pytest
 from bertjax.models.bert import BertBlock, BertEmbeddings
 from bertjax.models.blocks.mobilebert import MobileBertBlock, MobileBertEmbeddings
 from bertjax.models.config import EncoderConfig, Execution
-from bertjax.objectives.finetuning.classification import Classification
-from bertjax.objectives.finetuning.tagging import Tagging
+from bertjax.objectives.finetuning.labels import Classification, Tagging
 from bertjax.objectives.pretraining.electra import Electra
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from tests import batches

@@ -26,7 +26,7 @@ from bertjax.objectives.distill.losses.layers import OutputCosine
 from bertjax.objectives.distill.losses.logits import SoftLogits, TokenLogits
 from bertjax.objectives.distill.replacing import Replacing
 from bertjax.objectives.distill.teacher import Teacher
-from bertjax.objectives.finetuning.classification import Classification
+from bertjax.objectives.finetuning.labels import Classification
 from bertjax.objectives.finetuning.setfit import SetFit
 from bertjax.objectives.pretraining.causal import CausalLM
 from bertjax.objectives.pretraining.mlm import MaskedLM

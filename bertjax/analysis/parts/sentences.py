@@ -22,8 +22,7 @@ from bertjax.models.model import Model
 from bertjax.models.streams import Streams
 from bertjax.objectives.base import Arrays
 from bertjax.objectives.finetuning.base import MIX, ExampleObjective
-from bertjax.objectives.finetuning.multi_label import MultiLabel
-from bertjax.objectives.finetuning.regression import Regression
+from bertjax.objectives.finetuning.labels import MultiLabel, Regression
 from bertjax.objectives.pretraining.mlm import MaskedLM
 
 # Maximum number of given sentences, and of sentences taken from a corpus or labeled file.

@@ -15,7 +15,7 @@ from bertjax.models.dropout import split
 from bertjax.models.pooling import l2_normalize
 from bertjax.objectives.base import Arrays, Objective
 from bertjax.objectives.finetuning.base import LATE
-from bertjax.objectives.finetuning.classification import Classification
+from bertjax.objectives.finetuning.labels import Classification
 from bertjax.objectives.wrapper import Wrapper
 from bertjax.runtime.devices import gather_rows, shard_index
 from bertjax.runtime.errors import UserError

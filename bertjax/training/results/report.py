@@ -21,7 +21,7 @@ from bertjax.models.vocabulary import count_leaf, count_parameters
 from bertjax.objectives.base import Objective
 from bertjax.objectives.distill.replacing import Replacing
 from bertjax.objectives.finetuning import squad_metrics
-from bertjax.objectives.finetuning.tagging import Tagging
+from bertjax.objectives.finetuning.labels import Tagging
 from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime.errors import printable, shorten
 from bertjax.training import stage_flops

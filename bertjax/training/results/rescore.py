@@ -21,7 +21,7 @@ from bertjax.data.text.lexicon import MINE
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer_config import TokenizerConfig
 from bertjax.inference.records import read_labeled
-from bertjax.objectives.finetuning.classification import Classification
+from bertjax.objectives.finetuning.labels import Classification
 from bertjax.runtime import storage
 from bertjax.runtime.errors import UserError, printable, quoted, say
 from bertjax.training.config import MeshConfig

@@ -13,8 +13,7 @@ from bertjax.data.labeled.base import WHERE
 from bertjax.data.labeled.choices import Race
 from bertjax.data.labeled.label_sets import LabelSets
 from bertjax.data.labeled.questions import ANSWER, NO_ANSWER, Questions
-from bertjax.objectives.finetuning.classification import Classification
-from bertjax.objectives.finetuning.multi_label import MultiLabel
+from bertjax.objectives.finetuning.labels import Classification, MultiLabel
 from bertjax.runtime.errors import UserError
 from tests.labeled_files import file_of
 

@@ -18,7 +18,7 @@ from bertjax.objectives.distill.losses import Values
 from bertjax.objectives.distill.losses.layers import OutputCosine
 from bertjax.objectives.distill.losses.logits import SoftLogits, TokenLogits
 from bertjax.objectives.distill.teacher import Teacher
-from bertjax.objectives.finetuning.classification import Classification
+from bertjax.objectives.finetuning.labels import Classification
 from bertjax.objectives.losses import kl_divergence
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import UserError

@@ -15,10 +15,8 @@ from bertjax.objectives.distill.losses import Values
 from bertjax.objectives.distill.losses.layers import AttentionMaps, HiddenStates, Relations, mapped
 from bertjax.objectives.distill.losses.logits import SoftLogits
 from bertjax.objectives.distill.teacher import Teacher
-from bertjax.objectives.finetuning.classification import Classification
+from bertjax.objectives.finetuning.labels import Classification, Regression, Tagging
 from bertjax.objectives.finetuning.question_answering import QuestionAnswering
-from bertjax.objectives.finetuning.regression import Regression
-from bertjax.objectives.finetuning.tagging import Tagging
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import UserError
 from bertjax.training.loss import total_loss

@@ -13,7 +13,7 @@ from bertjax.objectives.distill.losses.layers import HiddenStates, OutputCosine
 from bertjax.objectives.distill.losses.logits import TokenLogits
 from bertjax.objectives.distill.replacing import RATE, SEED, Replacing
 from bertjax.objectives.distill.teacher import Teacher
-from bertjax.objectives.finetuning.classification import Classification
+from bertjax.objectives.finetuning.labels import Classification
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import UserError
 from tests import batches

@@ -16,8 +16,7 @@ from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.model import Model
 from bertjax.objectives.finetuning import calibration
-from bertjax.objectives.finetuning.classification import Classification
-from bertjax.objectives.finetuning.regression import Regression
+from bertjax.objectives.finetuning.labels import Classification, Regression
 from bertjax.runtime.errors import UserError
 
 T = 32

@@ -10,13 +10,13 @@ from scipy import stats
 from bertjax.config.config import from_dict
 from bertjax.models.encoder import Encoder
 from bertjax.models.pooling import mean_of_examples
-from bertjax.objectives.finetuning.classification import Classification
 from bertjax.objectives.finetuning.embeddings import (
     EmbeddingClassification,
     EmbeddingContrastive,
     EmbeddingRegression,
     EmbeddingSimCSE,
 )
+from bertjax.objectives.finetuning.labels import Classification
 from bertjax.objectives.finetuning.setfit import APART, TOGETHER, SetFit
 from bertjax.objectives.losses import cosine
 from bertjax.runtime.errors import UserError

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score, log_loss
 
 from bertjax.data.examples import Vocabulary, add_special_tokens
-from bertjax.objectives.finetuning.multi_label import MultiLabel
+from bertjax.objectives.finetuning.labels import MultiLabel
 
 CLASSES = ("a", "b", "c")
 OBJECTIVE = MultiLabel(CLASSES)

@@ -10,7 +10,7 @@ import pytest
 from bertjax.data.labeled.labels import canonical_of, entities
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.objectives.finetuning.answers import entity_scores as scores
-from bertjax.objectives.finetuning.tagging import Tagging
+from bertjax.objectives.finetuning.labels import Tagging
 from tests.objectives import labeled_batches
 
 CLASSES = ("B-LOC", "B-PER", "I-PER", "O")

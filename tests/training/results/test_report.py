@@ -9,8 +9,7 @@ from sklearn.metrics import classification_report
 from bertjax.config.config import Task
 from bertjax.data.labeled.tagged import Tagged
 from bertjax.data.labeled.texts import LabeledText
-from bertjax.objectives.finetuning.classification import Classification
-from bertjax.objectives.finetuning.tagging import Tagging
+from bertjax.objectives.finetuning.labels import Classification, Tagging
 from bertjax.objectives.host import Sample
 from bertjax.training.evaluation import Evaluation
 from bertjax.training.results import labeled_block
