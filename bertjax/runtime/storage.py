@@ -288,6 +288,24 @@ def list_names(folder: epath.PathLike) -> list[str]:
         return []
 
 
+def create(path: epath.PathLike, content: bytes) -> bool:
+    """Write a remote file unless it exists; atomic on stores with conditional writes (S3, Google Cloud Storage).
+
+    Returns:
+      Whether the file was written.
+
+    Raises:
+      StorageError: it cannot be written.
+    """
+    with storage_errors(path):
+        store, place = url_to_fs(os.fspath(path))
+        try:
+            store.pipe_file(place, content, mode="create")
+        except FileExistsError:
+            return False
+        return True
+
+
 def read_now(path: epath.PathLike) -> bytes:
     """Return a remote file's current content, without caches; empty if it does not exist."""
     with storage_errors(path):

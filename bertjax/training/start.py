@@ -26,12 +26,13 @@ from bertjax.training.resolve import open_feeds, with_measured_steps
 from bertjax.training.results import report, source_epochs
 from bertjax.training.run import record, versions
 from bertjax.training.run.fingerprints import fingerprints
+from bertjax.training.run.lease import Lease
 from bertjax.training.run.metrics import Elapsed
 from bertjax.training.run.notify import Notifier, end_of, is_refusal, parsed
 from bertjax.training.run.record import start_record
 from bertjax.training.run.trackers import check_trackers
 from bertjax.training.run.watchdog import Watchdog
-from bertjax.training.run.workdir import Lease, Workdir, append_jsonl, write_json
+from bertjax.training.run.workdir import Workdir, append_jsonl, write_json
 from bertjax.training.run.writer import LogWriter
 from bertjax.training.setup import Frozen, Setup, init_frozen, make_timetable, open_teachers
 from bertjax.training.trace_checks import check_encoder, checked_setups
@@ -39,7 +40,9 @@ from bertjax.training.trace_checks import check_encoder, checked_setups
 
 @contextlib.contextmanager
 def restoring_heartbeat(files: Workdir, accepted: threading.Event) -> Iterator[None]:
-    """Restore `heartbeat.json` if a start ends with bad input before it is accepted; remove it if there was none.
+    """Restore `heartbeat.json` if a start ends with bad input before it is accepted.
+
+    If there was none, it is removed, with `elapsed.json`.
 
     A start writes its heartbeat as soon as it holds the lock, because opening the data may take an hour.
 
@@ -58,6 +61,7 @@ def restoring_heartbeat(files: Workdir, accepted: threading.Event) -> Iterator[N
                     storage.write_bytes(files.heartbeat, before)
                 else:
                     files.heartbeat.unlink(missing_ok=True)
+                    files.elapsed.unlink(missing_ok=True)
         raise
 
 
@@ -88,7 +92,8 @@ class Session:
     def accept(self) -> None:
         """Accept the start: from now on, errors belong to the run."""
         self.accepted.set()
-        self.writer.add(self.elapsed)
+        if self.before is not None:
+            self.writer.add(self.elapsed)
 
     def verify_lock(self) -> None:
         """Raise Unavailable in all processes if the writer has lost its lock, by reading the lock file."""
@@ -136,12 +141,17 @@ def opened(
                 watchdog.end(end_of(error), command_line.code_for(error), reason(error))
                 notify(end_of(error), message=reason(error))
 
-        lock, elapsed = processes.together(enter)
-        versions.check(files, other_versions, versions.hashes(versions.foreign_modules(config.training_kinds)))
+        with contextlib.ExitStack() as without_logs:
+            without_logs.push(record_end)
+            lock, elapsed = processes.together(enter)
+            versions.check(files, other_versions, versions.hashes(versions.foreign_modules(config.training_kinds)))
+            without_logs.pop_all()
         writer = closing.enter_context(LogWriter(is_writer, lock))
         closing.push(record_end)
         writer.add(watchdog)  # now: opening the data may take longer than a launcher waits for a heartbeat
         before = record.shared_record(files)
+        if before is None:  # the first start counts what it prepares
+            writer.add(elapsed)
         yield Session(files, before, lock, writer, watchdog, elapsed, accepted, closing)
 
 

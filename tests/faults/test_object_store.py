@@ -38,7 +38,7 @@ def test_a_run_in_a_bucket_survives_a_kill_and_faults_with_equal_bits(flags, und
     wait_until(lambda: commit_of(30) in store.names(), killed)
     killed.send_signal(signal.SIGKILL)
     runs.finish(killed)
-    mark = "run/.lock-alive"
+    [mark] = store.names("run/.lock-")
     store.put("bucket", mark, store.content(mark), age=1000.0)  # as after a minute and a half
     with store.used_here():
         assert runs.call(*flags, _WORKDIR) == 0
@@ -51,7 +51,7 @@ def test_a_run_in_a_bucket_survives_a_kill_and_faults_with_equal_bits(flags, und
     saved = {name.split("/")[2] for name in store.names("run/checkpoints/")}
     assert saved == {path.name for path in (undisturbed / "checkpoints").iterdir()}
     assert json.loads(store.content("run/heartbeat.json"))["state"] == "finished"
-    assert store.content(mark) == b"released"
+    assert store.content("run/.lock-00002") == b"released"
     assert next(calls) > 250, "each fault has come at least once"
     assert "encoder   gs://bucket/run/export" in output
 
@@ -60,13 +60,13 @@ def test_a_run_that_lost_its_lock_saves_nothing_more_and_ends_with_75(flags, sto
     def take_the_lock(kind, name):
         if (kind, name) == ("write", commit_of(20)):
             with store.lock:
-                store.put("bucket", "run/.lock", b"someone")
+                store.put("bucket", "run/.lock-00002", b"someone 0")
 
     store.fault = take_the_lock
     with store.used_here():
         assert runs.call(*flags, _WORKDIR) == STOPPED
     assert "another run has taken over gs://bucket/run" in capsys.readouterr().err.splitlines()[-1]
-    assert store.content("run/.lock") == b"someone"
+    assert store.content("run/.lock-00002") == b"someone 0"
     assert "run/export/model.safetensors" not in store.names()
 
 

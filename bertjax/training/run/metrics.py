@@ -24,6 +24,8 @@ from bertjax.training.run.trackers import Tracking
 from bertjax.training.run.workdir import Workdir, read_jsonl
 from bertjax.training.run.writer import Events, Journal, LogWriter
 
+# Limit on spikes.jsonl: each spike lists its batch rows, so a loss that jumps at every step could fill a disk.
+_MOST_BYTES_OF_SPIKES = 64 << 20
 # Limit on lines to draw while a run is in progress: more than a figure has pixels.
 _MOST_DRAWN = 4096
 
@@ -128,7 +130,10 @@ class MetricsLog:
             # Opening a journal drops lines after the restored step: the run will log these steps again.
             last_step = restored_step - rewrites
             lasts = {"metrics": last_step, "samples": last_step, "evaluations": last_step, "spikes": restored_step}
-            self._journals = {name: Journal(getattr(workdir, name), last) for name, last in lasts.items()}
+            most = {"spikes": _MOST_BYTES_OF_SPIKES}
+            self._journals = {
+                name: Journal(getattr(workdir, name), last, most.get(name, math.inf)) for name, last in lasts.items()
+            }
             self._events = Events(workdir.events, restored_step)
             for line in read_jsonl(workdir.metrics, "step"):
                 self._draw(line)

@@ -7,26 +7,20 @@ import logging
 import os
 import re
 import tempfile
-import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from etils import epath
 
 from bertjax.runtime import locks, storage, untrusted
-from bertjax.runtime.errors import Busy, Unavailable, UserError, json_text, reason
+from bertjax.runtime.errors import UserError, json_text, reason
 from bertjax.runtime.storage import is_remote
+from bertjax.training.run.lease import Lease, lease
 
 log = logging.getLogger(__name__)
 
-# The holder of a lock on an object store counts as dead after this silence.
-_SILENT_SECONDS = 90.0
-# Time until processes that start at the same moment see each other's ids.
-_SETTLING_SECONDS = 3.0
-_RELEASED = "released"
 
 # Folder of a run on all records, beside those of the folds of a labeled file.
 ALL = "all"
@@ -125,35 +119,32 @@ class Workdir:
             )
 
     @contextmanager
-    def locked(self) -> Iterator["Lease | None"]:
+    def locked(self) -> Iterator[Lease | None]:
         """Create the workdir and lock it for this process.
 
         Returns:
-          The lock on an object store, which can be lost; None on a disk.
+          The lock, which can be lost on an object store; None on a disk, where it cannot.
 
         Raises:
           Busy: another process has locked it.
           UserError: it cannot be written.
           Unavailable: its disk or object store does not answer.
         """
-        lock = Lease(self) if is_remote(self.root) else None
+        # Only the holder of the lock may remove drafts: a live process may still be writing its own.
         with ExitStack() as stack:
             try:
-                if lock:
-                    lock.claim()
-                    stack.callback(lock.release)
-                else:
-                    self._warn_of_fuse()
-                    busy = f"workdir {self.root} is in use by a live run; wait for it or choose another --workdir"
-                    stack.enter_context(locks.lock_or_fail(Path(self.lock), busy))
+                lock = stack.enter_context(self._lock())
             except OSError as error:
                 what = f"workdir {self.root} cannot be written"
                 raise storage.user_error(error, what, "choose another --workdir") from error
-            if not lock:  # only the holder of the lock may remove drafts: a live process may still be writing its own
+            if not is_remote(self.root):
                 storage.remove_drafts(Path(self.root))
             yield lock
 
-    def _warn_of_fuse(self) -> None:
+    def _lock(self) -> AbstractContextManager[Lease | None]:
+        if is_remote(self.root):
+            storage.retry(lambda: self.root.mkdir(parents=True, exist_ok=True), self.root)
+            return lease(self.lock)
         kind, mount = locks.file_system_of(self.root)
         if kind == "fuse" or kind.startswith("fuse."):
             log.warning(
@@ -161,78 +152,8 @@ class Workdir:
                 "bucket, use its URL (gs://...) as --workdir",
                 *(self.root, mount, kind),
             )
-
-
-class Lease:
-    """The lock of a workdir on an object store, which has no file locks: the id of the start that wrote it last.
-
-    Each start has a new id and writes it once, so a process that was suspended cannot take the lock back. The holder
-    compares it before each save and every ten seconds, when it also changes a second object, its sign of life.
-    """
-
-    every = 10.0
-
-    def __init__(self, workdir: Workdir):
-        self.path, self._root, self._id = workdir.lock, workdir.root, uuid.uuid4().hex
-        self._alive = self.path.with_name(f"{self.path.name}-alive")
-        self._is_taken = False
-
-    def claim(self) -> None:
-        """Write this start's id, unless another process is alive. Clocks of different machines are never compared.
-
-        Raises:
-          Busy: a live process has the workdir.
-          StorageError: it cannot be read or written.
-        """
-        in_use = Busy(f"workdir {self._root} is in use by a live run; wait for it")
-        storage.retry(lambda: self._root.mkdir(parents=True, exist_ok=True), self._root)
-        before = self._read(self._alive)
-        if before not in ("", _RELEASED) and self._silent_seconds() < _SILENT_SECONDS:
-            log.info(
-                "%s has the lock of another run; waiting %.0f s to see if it is alive", self._root, _SILENT_SECONDS
-            )
-            time.sleep(_SILENT_SECONDS)
-            if self._read(self._alive) not in (before, _RELEASED):
-                raise in_use
-        storage.retry(lambda: storage.write_text(self.path, self._id), self.path)
-        time.sleep(_SETTLING_SECONDS)
-        if self._read(self.path) != self._id:
-            raise in_use
-        self.write()
-
-    def check(self) -> None:
-        """Raise Unavailable if this process is known to have lost the lock; does no I/O."""
-        if self._is_taken:
-            raise Unavailable(
-                f"another run has taken over {self._root}, since this one gave no sign of life for "
-                f"{_SILENT_SECONDS:.0f} s; this one stops, and nothing is saved after its last checkpoint"
-            )
-
-    def verify(self) -> None:
-        """Read the lock, and raise Unavailable if this process has lost it, or if the store does not answer."""
-        self._is_taken = self._is_taken or self._read(self.path) != self._id
-        self.check()
-
-    def write(self) -> None:
-        """Verify the lock and give a sign of life. `LogWriter` calls it before it writes logs."""
-        self.verify()
-        storage.write_text(self._alive, f"{self._id} {time.monotonic()}")
-
-    def release(self) -> None:
-        """Let the next process take the lock at once; that of another process stays."""
-        with suppress(storage.StorageError, UserError):
-            self.verify()
-            storage.write_text(self._alive, _RELEASED)
-
-    def _read(self, path: epath.Path) -> str:
-        return storage.retry(lambda: storage.read_now(path), path).decode()
-
-    def _silent_seconds(self) -> float:
-        """Return the seconds since the last sign of life, by the store's clock: it dates a new file; 0 if unknown."""
-        probe = self.path.with_name(f"{self.path.name}-now")
-        storage.retry(lambda: storage.write_text(probe, ""), probe)
-        now, then = (storage.retry(functools.partial(storage.modified, path), path) for path in (probe, self._alive))
-        return 0.0 if now is None or then is None else now - then
+        busy = f"workdir {self.root} is in use by a live run; wait for it or choose another --workdir"
+        return locks.lock_or_fail(Path(self.lock), busy)
 
 
 def read_json(path: epath.Path, *keys: str) -> dict[str, Any]:
@@ -339,6 +260,12 @@ def local_folder(folder: epath.Path) -> Iterator[Path]:
             target = folder / path.relative_to(scratch).as_posix()
             storage.retry(functools.partial(target.parent.mkdir, parents=True, exist_ok=True), target)
             storage.retry(functools.partial(target.write_bytes, path.read_bytes()), target)
+
+
+def next_segment(path: epath.Path) -> int:
+    """Return the number of the next new segment: of those before, some may be gone."""
+    segments = _segments(path)
+    return int(segments[-1].stem[-5:]) + 1 if segments else 0
 
 
 def parts_of(path: epath.Path) -> list[epath.Path]:

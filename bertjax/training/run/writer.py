@@ -4,6 +4,7 @@ Lines wait in memory: for disks that may be full, and for object stores that can
 """
 
 import collections
+import contextlib
 import json
 import logging
 import math
@@ -21,15 +22,16 @@ from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.record_writer import masked_crc32c
 
 from bertjax.runtime import storage
-from bertjax.training.run.workdir import Lease, cut_jsonl, parts_of
+from bertjax.training.run.lease import Lease
+from bertjax.training.run.workdir import cut_jsonl, next_segment
 
 log = logging.getLogger(__name__)
 
 # An object store cannot append: each flush uploads the newest segment again.
 _SECONDS_BETWEEN_UPLOADS = 30.0
 _SEGMENT_BYTES, _EVENT_FILE_BYTES = 1 << 20, 4 << 20
-# Limit on the records in memory while a store is down: at 500 bytes each, 16 MB per file.
-_MOST_WAITING = 30_000
+# Limit on the bytes in memory while a store is down: at 500 bytes per line, 30,000 logged steps.
+_MOST_WAITING_BYTES = 16 << 20
 _SECONDS_BETWEEN_ROUNDS = 0.2
 _SECONDS_BETWEEN_ATTEMPTS = 5.0
 # Time limits for flushing logs: before a checkpoint, at the end of a run, and after a failure.
@@ -51,9 +53,10 @@ class GrowingFile:
         self.path, self._number, self._segment_bytes = path, number, segment_bytes
         self._is_remote = storage.is_remote(path)
         self.every = _SECONDS_BETWEEN_UPLOADS if self._is_remote else 0.0
-        self._waiting: collections.deque[bytes] = collections.deque(maxlen=_MOST_WAITING)
+        self._waiting: collections.deque[bytes] = collections.deque()
+        self._waiting_bytes = 0
         self._size, self._content = 0, b""  # of the newest segment; the content only on an object store
-        self._lost = False
+        self._lock, self._lost = threading.Lock(), False
 
     def segment(self) -> epath.Path:
         """Return the path of the newest segment."""
@@ -65,10 +68,15 @@ class GrowingFile:
 
     def put(self, record: bytes) -> None:
         """Queue a record. A full queue drops its oldest: the newest state of a run is worth more."""
-        if len(self._waiting) == self._waiting.maxlen and not self._lost:
-            self._lost = True
-            log.warning("%s could not be written for so long that its oldest waiting records are lost", self.path)
-        self._waiting.append(record)
+        with self._lock:
+            self._waiting.append(record)
+            self._waiting_bytes += len(record)
+            while self._waiting_bytes > _MOST_WAITING_BYTES:
+                self._waiting_bytes -= len(self._waiting.popleft())
+                if not self._lost:
+                    what = "could not be written for so long that its oldest waiting records are lost"
+                    log.warning("%s %s", self.path, what)
+                self._lost = True
 
     def write(self) -> None:
         """Write the queued records.
@@ -76,7 +84,9 @@ class GrowingFile:
         Raises:
           OSError: they cannot be written; they stay in the queue.
         """
-        if not (records := [*self._waiting]):
+        with self._lock:
+            records = [*self._waiting]
+        if not records:
             return
         path, content = self.segment(), b"".join([b"" if self._size else self.header(), *records])
         if self._is_remote:  # after an error the object's content is unknown, but the next upload replaces all of it
@@ -85,9 +95,10 @@ class GrowingFile:
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             _append(path, content)
-        for record in records:
-            if self._waiting and self._waiting[0] is record:  # otherwise a full queue dropped it in the meantime
-                self._waiting.popleft()
+        with self._lock:
+            for record in records:
+                if self._waiting and self._waiting[0] is record:  # otherwise a full queue dropped it in the meantime
+                    self._waiting_bytes -= len(self._waiting.popleft())
         self._size += len(content)
         if self._size >= self._segment_bytes:
             self._number, self._size, self._content = self._number + 1, 0, b""
@@ -111,11 +122,13 @@ class Journal(GrowingFile):
     Args:
       path: the file; existing lines are kept. On an object store the lines are in segments, see `read_jsonl`.
       last_step: existing records of later steps are dropped, and so is a truncated last line.
+      most_bytes: limit on the bytes of this start; later lines are left out, with one warning.
     """
 
-    def __init__(self, path: epath.Path, last_step: float = math.inf):
+    def __init__(self, path: epath.Path, last_step: float = math.inf, most_bytes: float = math.inf):
         cut_jsonl(path, last_step)
-        super().__init__(path, len(parts_of(path)), _SEGMENT_BYTES if storage.is_remote(path) else math.inf)
+        self._left = most_bytes
+        super().__init__(path, next_segment(path), _SEGMENT_BYTES if storage.is_remote(path) else math.inf)
 
     def segment(self) -> epath.Path:
         path = self.path
@@ -123,7 +136,13 @@ class Journal(GrowingFile):
 
     def append(self, record: dict) -> None:
         """Queue a line."""
-        self.put(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+        line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
+        if len(line) > self._left > 0:
+            log.warning("%s has enough lines of this start; later ones are left out", self.path)
+            self._left = 0  # for shorter lines, too: a gap in the middle would be hard to notice
+        if self._left:
+            self._left -= len(line)
+            self.put(line)
 
 
 class Events(GrowingFile):
@@ -177,7 +196,7 @@ class LogWriter:
 
     def __init__(self, active: bool = True, lock: Lease | None = None):
         self.active, self._lock = active, lock
-        self._sinks: list[Any] = [lock] if lock else []
+        self._sinks: list[Any] = []
         self._requests: queue.SimpleQueue[threading.Event | None] = queue.SimpleQueue()
         self._due: dict[epath.Path, float] = {}  # {sink: time of the next write}
         self._failed: set[epath.Path] = set()
@@ -211,16 +230,17 @@ class LogWriter:
 
     def _run(self) -> None:
         while True:
-            request = done = threading.Event()
-            try:
-                request = self._requests.get(timeout=_SECONDS_BETWEEN_ROUNDS)
-            except queue.Empty:
-                pass
-            if request is None:
-                return
+            requests = []
+            with contextlib.suppress(queue.Empty):
+                requests.append(self._requests.get(timeout=_SECONDS_BETWEEN_ROUNDS))
+                while True:  # one round for all that asked while a store hung
+                    requests.append(self._requests.get_nowait())
             for sink in [*self._sinks]:
-                self._write(sink, everything=request is not done)
-            request.set()
+                self._write(sink, everything=any(requests))
+            for request in filter(None, requests):
+                request.set()
+            if None in requests:
+                return
 
     def _write(self, sink: Any, everything: bool) -> None:
         if not everything and time.monotonic() < self._due.get(sink.path, -math.inf):

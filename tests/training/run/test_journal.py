@@ -72,7 +72,7 @@ def test_lines_wait_while_the_disk_is_full_and_none_is_lost_or_torn(path, monkey
 
 def test_lines_that_wait_are_bounded(path, monkeypatch, caplog):
     """Also if lines are added while a write fails: the oldest are lost, with one warning."""
-    monkeypatch.setattr(writer, "_MOST_WAITING", 3)
+    monkeypatch.setattr(writer, "_MOST_WAITING_BYTES", 3 * len('{"step": 1}\n'))
     lines, step = Journal(path), itertools.count(1)
 
     def fail(*_, **__):
@@ -112,6 +112,11 @@ def test_an_object_store_gets_segments_that_readers_join(bucket, monkeypatch):
     resumed.write()
     assert [record["step"] for record in read_jsonl(path)] == list(range(1, 62))
     assert read_jsonl(path)[-1] == {"step": 61, "again": True}
+    parts_of(path)[0].unlink()  # by a rule of the bucket, or in a copy of a part
+    once_more = Journal(path, last_step=60)
+    once_more.append({"step": 61, "again": False})
+    once_more.write()
+    assert [record["step"] for record in read_jsonl(path)][-2:] == [60, 61]
     assert sum(before.get(part.name) == part.read_bytes() for part in parts_of(path)) >= 6  # not written again
 
 

@@ -1,5 +1,7 @@
 """The lock of object stores: one holder at a time, and a holder that lost it stops."""
 
+import contextlib
+import queue
 import threading
 
 import fsspec
@@ -10,121 +12,183 @@ from gcsfs.retry import HttpError
 
 from bertjax.runtime import command_line, storage
 from bertjax.runtime.errors import Busy, Unavailable
-from bertjax.training.run import workdir as workdirs
-from bertjax.training.run.workdir import Lease, Workdir
+from bertjax.training.run import lease as leases
+from bertjax.training.run.lease import lease
 from tests.data.test_remote import Bucket
-from tests.waiting import Clock
+from tests.waiting import LIMIT_SECONDS, Clock, wait_until
+
+# Holders wait as long as this for their threads. These renew a lock 50 times a second, by a clock that no test sets.
+_SECONDS, _RENEWALS = LIMIT_SECONDS, 50 * LIMIT_SECONDS
+_WITHOUT_RENEWALS = 1e6 * LIMIT_SECONDS
 
 
 @pytest.fixture
-def workdir(monkeypatch) -> Workdir:
-    """A workdir on an object store: fsspec's file system in memory takes its place."""
+def path(monkeypatch) -> epath.Path:
+    """The lock of a workdir on an object store: fsspec's file system in memory takes its place."""
     fsspec.register_implementation("s3", Bucket, clobber=True)
     monkeypatch.setattr(Bucket, "store", {})
     monkeypatch.setattr(Bucket, "pseudo_dirs", [""])
     monkeypatch.setattr(storage, "_WAIT", tenacity.wait_none())
-    return Workdir.at("s3://bucket/run")
+    return epath.Path("s3://bucket/run/.lock")
+
+
+@pytest.fixture(params=["atomic", "not atomic"])
+def any_path(request, path, monkeypatch) -> epath.Path:
+    """The same on a store that creates a file only if there is none, and on one that takes no notice of that."""
+    create, lock = storage.create, threading.Lock()
+
+    def create_atomically(path, content):
+        with lock:  # which fsspec's file system in memory does not do
+            return create(path, content)
+
+    if request.param == "not atomic":
+        monkeypatch.setattr(storage, "create", lambda path, content: storage.write_bytes(path, content) is None)
+    else:
+        monkeypatch.setattr(storage, "create", create_atomically)
+    return path
 
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch) -> Clock:
+    """The clock of all locks. It stands still: no holder is late because its thread is."""
     clock = Clock()
-    monkeypatch.setattr(workdirs, "time", clock)
+    monkeypatch.setattr(leases, "time", clock)
+    monkeypatch.setattr(leases, "_RENEWALS", _RENEWALS)
     return clock
 
 
-def alive(lease: Lease, clock: Clock):
-    """Let time pass, in which the log writer of a holder is called."""
-
-    def pass_time(seconds: float) -> None:
-        clock.now += seconds
-        lease.write()
-
-    return pass_time
+def marks(path: epath.Path) -> dict[str, str]:
+    return {name: (path.parent / name).read_text() for name in storage.names_in(path.parent)}
 
 
-def test_a_lock_has_one_holder_and_is_free_when_it_is_released(workdir, clock):
-    with workdir.locked() as held:
-        clock.while_asleep = alive(held, clock)
-        with pytest.raises(Busy, match="^workdir s3://bucket/run is in use by a live run; wait for it$"):
-            Lease(workdir).claim()
+def wait_for_renewal(path: epath.Path) -> None:
+    before = marks(path)
+    wait_until(lambda: marks(path) != before)
+
+
+def test_a_lock_has_one_holder_and_is_free_when_it_is_released(any_path, clock):
+    with lease(any_path, _SECONDS) as held:
         held.verify()
+        clock.while_asleep = lambda seconds: wait_for_renewal(any_path)
+        with pytest.raises(Busy, match="^workdir s3://bucket/run is in use by a live run; wait for it$"):
+            with lease(any_path, _SECONDS):
+                pass
+        held.verify()
+    assert marks(any_path) == {".lock-00001": "released"}
     clock.slept.clear()
     clock.while_asleep = lambda seconds: None
-    with workdir.locked() as held:
-        assert sum(clock.slept) < 10, "no other process was waited for"
-        held.verify()
+    with lease(any_path, _SECONDS) as held:
+        assert sum(clock.slept) < _SECONDS  # no other process was waited for
+        assert list(marks(any_path)) == [".lock-00002"]
 
 
-def test_of_processes_that_start_together_one_gets_the_lock(workdir, clock):
-    """All of them find no sign of life, and have written their ids when they look again."""
-    together, held, busy = threading.Barrier(4), [], []
-    clock.while_asleep = lambda seconds: together.wait()
+@pytest.mark.parametrize("attempt", range(3))
+def test_of_processes_that_start_together_one_gets_the_lock(any_path, attempt, clock, monkeypatch):
+    """All of them find no mark before one creates it, and have created theirs when they have waited for the others."""
+    together, leave, outcomes = threading.Barrier(4), threading.Event(), queue.Queue()
+    list_names, has_looked = storage.list_names, threading.local()
+
+    def list_names_together(folder):
+        names = list_names(folder)
+        if threading.current_thread() in threads and not hasattr(has_looked, "done"):
+            has_looked.done = True
+            together.wait(LIMIT_SECONDS)
+        return names
 
     def claim():
-        lease = Lease(workdir)
         try:
-            lease.claim()
-            held.append(lease)
+            with lease(any_path, _SECONDS):
+                outcomes.put("held")
+                leave.wait(LIMIT_SECONDS)
         except Busy:
-            busy.append(lease)
+            outcomes.put("busy")
 
+    monkeypatch.setattr(storage, "list_names", list_names_together)
+    clock.while_asleep = lambda seconds: together.wait(LIMIT_SECONDS)
     threads = [threading.Thread(target=claim) for _ in range(4)]
     for thread in threads:
         thread.start()
+    decided = [outcomes.get(timeout=LIMIT_SECONDS) for _ in threads]
+    leave.set()
     for thread in threads:
         thread.join()
-    assert (len(held), len(busy)) == (1, 3)
-    held[0].verify()
+    assert sorted(decided) == ["busy", "busy", "busy", "held"]
 
 
-def test_a_holder_that_is_paused_loses_the_lock_and_leaves_that_of_the_next_alone(workdir, clock):
-    (first := Lease(workdir)).claim()
-    (second := Lease(workdir)).claim()  # no sign of life while it waits
-    first.check()  # it has not looked
-    clock.now += 20
-    for action in (first.verify, first.check, lambda: first.write()):
-        with pytest.raises(Unavailable, match="another run has taken over s3://bucket/run") as raised:
-            action()
-    assert command_line.code_for(raised.value) == command_line.STOPPED
-    first.release()
-    second.verify()
-    clock.while_asleep = alive(second, clock)
-    with pytest.raises(Busy):
-        Lease(workdir).claim()
-    second.release()
-    with pytest.raises(Unavailable):
-        first.verify()  # also when the next one has finished
+def test_a_holder_that_is_paused_loses_the_lock_and_leaves_that_of_the_next_alone(any_path, monkeypatch):
+    paused, resumed = threading.Event(), threading.Event()
+    write = storage.write_text
+
+    def write_text(path, text):
+        if text.startswith(first._owner) and not resumed.is_set():
+            paused.set()
+            resumed.wait(LIMIT_SECONDS)
+        write(path, text)
+
+    with lease(any_path, _SECONDS) as first:
+        first.check()
+        monkeypatch.setattr(storage, "write_text", write_text)
+        assert paused.wait(LIMIT_SECONDS)
+        with lease(any_path, _SECONDS) as second:
+            resumed.set()
+            with pytest.raises(Unavailable, match="another run has taken over s3://bucket/run") as raised:
+                first.verify()
+            assert command_line.code_for(raised.value) == command_line.STOPPED
+            first.release()
+            second.verify()
+            assert marks(any_path)[".lock-00002"].startswith(second._owner)
+        with pytest.raises(Unavailable):
+            first.verify()  # also when the next one has finished
 
 
-def test_a_claim_that_is_delayed_is_noticed_by_the_holder(workdir):
-    """No store keeps apart who looked before the holder wrote its id, and writes after it."""
-    with workdir.locked() as held:
-        workdir.lock.write_text("someone")
+def test_a_claim_that_is_delayed_takes_nothing_from_the_holder(path, monkeypatch):
+    create, holders = storage.create, contextlib.ExitStack()
+
+    def delayed(mark, content):
+        monkeypatch.setattr(storage, "create", create)
+        held.append(holders.enter_context(lease(path, _SECONDS)))
+        return create(mark, content)
+
+    held = []
+    monkeypatch.setattr(storage, "create", delayed)
+    with holders:
+        with pytest.raises(Busy):
+            with lease(path, _SECONDS):
+                pass
+        held[0].verify()
+
+
+def test_a_claim_that_is_delayed_is_noticed_by_the_holder_where_no_store_keeps_them_apart(path, monkeypatch):
+    monkeypatch.setattr(storage, "create", lambda path, content: storage.write_bytes(path, content) is None)
+    with lease(path, _WITHOUT_RENEWALS) as held:  # a renewal at this moment would hide the other claim until the next
+        (path.parent / ".lock-00001").write_text("someone 0")
         with pytest.raises(Unavailable, match="has taken over"):
             held.verify()
-    assert workdir.lock.read_text() == "someone"
+    assert marks(path) == {".lock-00001": "someone 0"}
 
 
-def test_a_process_that_died_long_ago_is_not_waited_for(workdir, clock, monkeypatch):
-    Lease(workdir).claim()
-    age = {"alive": 0.0, "now": workdirs._SILENT_SECONDS}
-    monkeypatch.setattr(storage, "modified", lambda path: age[path.name.rpartition("-")[2]])
-    clock.slept.clear()
-    Lease(workdir).claim()
-    assert sum(clock.slept) < 10
+def test_failures_that_pass_do_not_end_the_lease_and_longer_ones_do(path, clock, monkeypatch, caplog):
+    failures, write = [], storage.write_text
 
+    def write_text(path, text):
+        failures.append(1)
+        raise HttpError({"code": 503, "message": "Backend Error"})
 
-def test_failures_that_pass_do_not_end_the_lease_and_longer_ones_do(workdir, monkeypatch):
-    failures, read = iter([True, True, False]), storage.read_now
+    def fail_from_now_on() -> None:
+        failures.clear()
+        monkeypatch.setattr(storage, "write_text", write_text)
+        wait_until(lambda: len(failures) >= 2)  # no renewal from before is under way
 
-    def read_now(path: epath.Path) -> bytes:
-        if next(failures, True):
-            raise HttpError({"code": 503, "message": "Backend Error"})
-        return read(path)
-
-    with workdir.locked() as held:
-        monkeypatch.setattr(storage, "read_now", read_now)
-        held.verify()
-        with pytest.raises(Unavailable, match="run the same command again later"):
+    with lease(path, _SECONDS) as held:
+        for _ in range(2):
+            fail_from_now_on()
+            clock.now += 0.9 * _SECONDS
+            held.check()
+            monkeypatch.setattr(storage, "write_text", write)
+            wait_until(lambda: held._renewed == clock.now)
             held.verify()
+        fail_from_now_on()
+        clock.now += 1.1 * _SECONDS
+        with pytest.raises(Unavailable, match="could not be renewed for .* resume from the newest checkpoint"):
+            held.verify()
+    assert "cannot be renewed" in caplog.text

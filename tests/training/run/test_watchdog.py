@@ -12,9 +12,11 @@ import jax
 import pytest
 from etils import epath
 
+from bertjax.config.config import Config
 from bertjax.runtime.command_line import code_for
 from bertjax.runtime.errors import Busy, RunFailed, Unavailable, UserError
 from bertjax.runtime.storage import StorageError
+from bertjax.training import start
 from bertjax.training.run import notify
 from bertjax.training.run import watchdog as watchdogs
 from bertjax.training.run.notify import Notifier, end_of, is_refusal
@@ -328,3 +330,16 @@ def test_spikes_of_every_step_are_one_event_a_minute(recorder, clock_of_notify, 
 def test_a_quote_that_is_not_closed_is_bad_input():
     with pytest.raises(UserError, match=r"^--on-event=say 'it cannot be read \(No closing quotation\); quote it as "):
         Notifier("say 'it", "run")
+
+
+@pytest.mark.parametrize(
+    ("error", "event"), [(Unavailable("no answer"), "stopped"), (StorageError(28, "full"), "failed")]
+)
+def test_a_start_that_ends_while_it_takes_the_lock_is_an_event(error, event, recorder, tmp_path, monkeypatch):
+    def claim(*_):
+        raise error
+
+    monkeypatch.setattr(start, "claim", claim)
+    with pytest.raises(type(error)), start.opened(Config(), tmp_path / "run", False, False, recorder):
+        pass
+    assert [sent["event"] for _, sent in events(tmp_path)] == [event]
