@@ -104,6 +104,7 @@ module, params, tokenizer = bertjax.load("EXPORT")
 tokens_BT, examples_BT = tokenizer.rows(["a sentence"], seq_len=16)
 hidden_BTD = module.apply({{"params": params}}, tokens_BT, examples_BT=examples_BT).hidden""",
 )
+_IN_FLAX = ("bert", "albert", "electra", "distilbert", "roberta")
 _FLAX = _code(
     "Flax, with a transformers that still has it (4.57)",
     """from transformers import AutoTokenizer, Flax{auto}
@@ -173,7 +174,7 @@ def text(
         license=f"License: {about.license}." if about.license else "No license is given.",
         code=_CODE.format(code=family.code) if family.code else "",
         pipeline=_ON_MEAN.format(folder=folder, logits=LOGITS, scores=_SCORES[on_mean]) if on_mean else pipeline,
-        flax=_FLAX.format(auto=auto, folder=folder) if family.has_flax else "",
+        flax=_FLAX.format(auto=auto, folder=folder) if family.model_type in _IN_FLAX else "",
         jax="" if on_mean else _JAX.format(folder=folder),
         notes="".join(f"\n\n{note[0].upper()}{note[1:]}." for note in map(printable, notes)),
         sizes=_rows(_sizes(export)),

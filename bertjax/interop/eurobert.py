@@ -10,11 +10,10 @@ from typing import Any
 
 from bertjax.interop import names
 from bertjax.interop.bert import KEYS_WITHOUT_SEGMENTS
-from bertjax.interop.family import MLM, Family, Fixed
+from bertjax.interop.family import MLM, OF_DECODER, Family
 from bertjax.interop.foreign_settings import config_error
 from bertjax.interop.task_heads import CLS, LATE, MEAN, ON_EXAMPLES, TAGGING, TOKENS, TaskHead
-from bertjax.models.blocks.llama import LlamaBlock, WordEmbeddings
-from bertjax.models.config import EncoderConfig
+from bertjax.models.presets import PRESETS
 
 _LAYER, _OURS = f"model.layers.{names.LAYER}", "encoder/layers"
 # Keys that do not change the function, some of them of the authors' code only.
@@ -69,7 +68,6 @@ FAMILY = EuroBert(
         *names.norm("model.norm", "encoder/final_norm"),
     ),
     parts={MLM: (names.Name("lm_head.weight", "heads/mlm/word"),)},
-    classes={frozenset({MLM}): "ForMaskedLM", frozenset(): "Model"},
     task_heads=dict.fromkeys(ON_EXAMPLES, _SequenceHead("classifier", pooling="classifier_pooling", poolings=_POOLINGS))
     | {TAGGING: TaskHead("classifier", suffix=TOKENS)},
     keys=KEYS_WITHOUT_SEGMENTS
@@ -80,26 +78,16 @@ FAMILY = EuroBert(
         "block.key_value_heads": "num_key_value_heads",
         "block.rotary_base": "rope_theta",
     },
-    defaults=EncoderConfig(
-        vocab_size=128256,
-        embeddings=WordEmbeddings(),
-        block=LlamaBlock(),
-        max_positions=8192,
-        dropout=0.0,
-        attention_dropout=0.0,
-        norm_epsilon=1e-5,
-    ),
+    defaults=PRESETS["eurobert_210m"].replace({"vocab_size": 128256, "block.rotary_base": 10000.0}),
     fixed={
         "hidden_act": "silu",
         "attention_bias": False,
         "mlp_bias": False,
-        "tie_word_embeddings": Fixed(False, absent=False, is_of_decoder=True),
+        OF_DECODER: False,
     },
     derived={"head_dim": "head_channels"},
     further=_HARMLESS | {"rope_parameters", "rope_scaling"},
-    prefix="model.",
     masking_rate=0.5,
-    has_flax=False,
     since="5.3",
 )
 

@@ -19,9 +19,7 @@ from bertjax.interop.eurobert import base_of, table_of
 from bertjax.interop.family import ACTIVATIONS, MLM, Family, number
 from bertjax.interop.foreign_settings import config_error
 from bertjax.interop.task_heads import CLS, MEAN, TaskHead, task_heads
-from bertjax.models.bert import BertEmbeddings
-from bertjax.models.blocks.modern import ModernBlock
-from bertjax.models.config import EncoderConfig
+from bertjax.models.presets import PRESETS
 from bertjax.runtime.errors import UserError, quoted
 
 _LAYER, _OURS = f"model.layers.{names.LAYER}", "encoder/layers"
@@ -151,7 +149,6 @@ FAMILY = _ModernBert(
         *names.norm("model.final_norm", "encoder/final_norm"),
     ),
     parts={MLM: names.masked_lm("head.dense", "head.norm", "decoder.bias")},
-    classes={frozenset({MLM}): "ForMaskedLM", frozenset(): "Model"},
     # Every class has `ModernBertPredictionHead` and `classifier`, those on tokens too.
     task_heads={term: dataclasses.replace(_SEQUENCE, suffix=head.suffix) for term, head in _HEADS.items()},
     keys=KEYS_WITHOUT_SEGMENTS
@@ -166,22 +163,10 @@ FAMILY = _ModernBert(
         "block.global_every": _PERIOD,
         "block.biases": "norm_bias",
     },
-    defaults=EncoderConfig(
-        vocab_size=50368,
-        layers=22,
-        feedforward=1152,
-        embeddings=BertEmbeddings(segments=0, positions="none"),
-        block=ModernBlock(),
-        max_positions=8192,
-        dropout=0.0,
-        attention_dropout=0.0,
-        norm_epsilon=1e-5,
-    ),
+    defaults=PRESETS["modernbert_base"].replace({"vocab_size": 50368}),
     fixed={"decoder_bias": True},
     further=_HARMLESS.union(_BIASES, _READ),
-    prefix="model.",
     decoder="decoder",
     masking_rate=0.3,
-    has_flax=False,
     since="4.48",
 )

@@ -125,8 +125,6 @@ FAMILY = _NeoBert(
     fixed={"rms_norm": True, "rope": True, "ngpt": False},
     derived={"dim_head": "head_channels"},
     further=_HARMLESS | {"hidden_act"},
-    prefix="model.",
     masking_rate=0.2,
-    has_flax=False,
     code=_CODE,
 )

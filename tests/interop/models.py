@@ -12,7 +12,7 @@ from bertjax.config.export import Export
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.interop import families
+from bertjax.interop import families, roberta
 from bertjax.models import vocabulary
 from tests import batches
 
@@ -157,7 +157,7 @@ def make(parts: frozenset[str], tokens: Tokenizer, kind: str = "bert") -> Export
     if kind == "modernbert":  # nothing reads the norm before the first attention, and its folders have none
         params["encoder"]["layers"]["attention_norm"]["scale"][0] = 1.0
     # In the files of MPNet, padding is id 1.
-    return families.with_published_ids(Export(to_dict(config), encoder, params, tokens, {}))
+    return roberta.with_published_ids(Export(to_dict(config), encoder, params, tokens, {}))
 
 
 def fine_tuned(term: str, tokens: Tokenizer, kind: str = "bert") -> Export:
