@@ -134,17 +134,13 @@ ALBERT = _Albert(
 )
 
 
-# Our generator shares the embeddings. Its MLM head reads a narrower encoder than that of the exported model.
-_GENERATOR = frozenset({"generator", MLM})
 _SUMMARY = {"summary_type": ("first",) * 2, "summary_use_proj": (True,) * 2, "summary_activation": ("gelu",) * 2}
 
 
 class _Electra(Family):
-    def leave_out(self, parts):
-        if RTD not in parts or not parts & _GENERATOR:
-            return super().leave_out(parts)
-        kept, notes = super().leave_out(parts - _GENERATOR)
-        return kept, [*notes, "generator and its head not exported: only pretraining needs them"]
+    # Our generator shares the embeddings. Its MLM head reads a narrower encoder than that of the exported model.
+    of_replaced_tokens = frozenset({"generator", MLM})
+    note_on_generator = "generator and its head not exported: only pretraining needs them"
 
 
 ELECTRA = _Electra(
@@ -160,12 +156,12 @@ ELECTRA = _Electra(
         RTD: (
             *names.dense("discriminator_predictions.dense", "heads/rtd/transform"),
             *names.dense("discriminator_predictions.dense_prediction", "heads/rtd/classifier"),
-        ),
+        )
     },
     classes={frozenset({RTD}): "ForPreTraining"},
     task_heads=task_heads(
         TaskHead("classifier.out_proj", "classifier.dense"),
-        TaskHead("classifier", "sequence_summary.summary", _SUMMARY),
+        TaskHead("classifier", "sequence_summary.summary", settings=_SUMMARY),
     ),
     keys=KEYS | {"activation": "hidden_act", "embeddings.width": "embedding_size"},
     defaults=PRESETS["electra_small"].replace({"vocab_size": 30522}),

@@ -29,6 +29,8 @@ _POOLER = {"pooler_hidden_act": ("gelu", "gelu")}
 
 class _Deberta(Family):
     unread = r"^mask_predictions\.|embeddings\.position_embeddings\.|embeddings\.word_embeddings\._weight$"
+    of_replaced_tokens = frozenset({RTD, MLM, POOLER, "generator"})
+    note_on_generator = "generator and heads not exported: transformers has no class with them"
 
     def encoder_config(self, config):
         terms = config.get(_TERMS) or ()
@@ -46,12 +48,6 @@ class _Deberta(Family):
         settings = super().settings(encoder, architecture)
         # The decoder is always tied. With the setting, transformers 4 would tie the dense layer before it instead.
         return settings | {_TERMS: ["p2c", "c2p"], "legacy": False, "tie_word_embeddings": False}
-
-    def leave_out(self, parts):
-        if RTD not in parts:
-            return super().leave_out(parts)
-        kept, notes = super().leave_out(parts - {RTD, MLM, POOLER, "generator"})
-        return kept, [*notes, "generator and heads not exported: transformers has no class with them"]
 
     def canonical(self, tensors, encoder_only=False):
         renamed = {_LEGACY.sub(f"{_HEAD}.", name): tensor for name, tensor in tensors.items()}
@@ -74,7 +70,7 @@ FAMILY = _Deberta(
         ),
     ),
     parts={MLM: names.masked_lm(f"{_HEAD}.dense", f"{_HEAD}.LayerNorm", f"{_HEAD}.bias")},
-    task_heads=task_heads(TaskHead("classifier", "pooler.dense", _POOLER)),
+    task_heads=task_heads(TaskHead("classifier", "pooler.dense", settings=_POOLER)),
     keys=KEYS_WITHOUT_SEGMENTS
     | {"activation": "hidden_act", "block.buckets": _BUCKETS, "block.max_distance": _LARGEST},
     defaults=PRESETS["deberta_v3_large"].replace(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.interop import bert, deberta, eurobert, mobilebert, modernbert, neobert, roberta, xlnet
+from bertjax.interop import bert, deberta, llama, mobilebert, modernbert, roberta, xlnet
 from bertjax.interop.family import Family, Flat
 from bertjax.models.config import EncoderConfig
 from bertjax.runtime.errors import UserError
@@ -12,7 +12,7 @@ from bertjax.runtime.errors import UserError
 # In order of preference: the first family that can hold a model is used.
 FAMILIES: tuple[Family, ...] = (
     *(bert.BERT, bert.ALBERT, bert.ELECTRA, bert.DISTILBERT, roberta.ROBERTA, xlnet.FAMILY, mobilebert.FAMILY),
-    *(modernbert.FAMILY, eurobert.FAMILY, neobert.FAMILY, roberta.MPNET, deberta.FAMILY),
+    *(modernbert.FAMILY, llama.EUROBERT, llama.NEOBERT, roberta.MPNET, deberta.FAMILY),
 )
 # RoBERTa under other class names. Both are written back as RoBERTa.
 READ_ONLY: tuple[Family, ...] = (roberta.XLM_R, roberta.CAMEMBERT)

@@ -103,6 +103,7 @@ class Family:
       since: first version of transformers with the classes, if it is a recent one, such as `5.3`.
       finds_padding_by_id: whether the classes treat every token with the padding id as padding, whatever the attention
         mask is.
+      of_replaced_tokens: parts of a model trained by replaced tokens that its classes lack, and the note on them.
       unread: regular expression of names of tensors that published files have and no class reads; empty for none.
     """
 
@@ -127,6 +128,8 @@ class Family:
     # Of subclasses.
     symbol_keys: ClassVar[Mapping[str, str]] = {}
     unread: ClassVar[str] = ""
+    of_replaced_tokens: ClassVar[frozenset[str]] = frozenset()
+    note_on_generator: ClassVar[str] = ""
 
     @property
     def root(self) -> str:
@@ -204,6 +207,9 @@ class Family:
 
     def leave_out(self, parts: frozenset[str]) -> tuple[frozenset[str], list[str]]:
         """Return the parts that are exported, and a note for each part that is not."""
+        if RTD in parts and (own := parts & self.of_replaced_tokens):
+            kept, notes = self.leave_out(parts - own - {"generator"})
+            return kept, [*notes, self.note_on_generator]
         # Runs without a sentence objective have a pooler as well, which only their class in transformers lacks.
         heads = parts - {POOLER}
         if POOLER in parts and heads in self.suffixes and heads and parts not in self.suffixes:
@@ -273,10 +279,14 @@ class Family:
             if value is None and (key not in config or fixed.absent is not True):
                 value = fixed.absent  # null, like a missing key, means the default; but as False it switches off
             self._check(key, value, fixed.value, f"; {ENCODER_ONLY}" if key == OF_DECODER else "")
-        settings, defaults = {}, self.defaults.settings()
-        for ours, theirs in self.keys.items():
-            default = defaults[ours]
-            settings[ours] = self._activation(config) if ours == "activation" else number(config, theirs, default)
+        keys, defaults = dict(self.keys), self.defaults.settings()
+        settings: dict[str, Any] = {}
+        if key := keys.pop("activation", ""):
+            if (activation := config.get(key, _ACTIVATIONS_THERE[self.defaults.activation])) not in ACTIVATIONS:
+                known = ", ".join(map(repr, ACTIVATIONS))
+                raise config_error(key, activation, f"bertjax's {self.title} computes {known} only")
+            settings["activation"] = ACTIVATIONS[activation]
+        settings |= {ours: number(config, theirs, defaults[ours]) for ours, theirs in keys.items()}
         if settings.get("embeddings.width") == settings["width"]:
             settings["embeddings.width"] = 0
         encoder = self.defaults.replace(settings)
@@ -288,13 +298,6 @@ class Family:
     def _check(self, key: str, value: Any, computed: Any, remedy: str = "") -> None:
         if value != computed:
             raise config_error(key, value, f"bertjax's {self.title} computes {computed!r} only{remedy}")
-
-    def _activation(self, config: Mapping[str, Any]) -> str:
-        key = self.keys["activation"]
-        if (activation := config.get(key, _ACTIVATIONS_THERE[self.defaults.activation])) not in ACTIVATIONS:
-            known = ", ".join(map(repr, ACTIVATIONS))
-            raise config_error(key, activation, f"bertjax's {self.title} computes {known} only")
-        return ACTIVATIONS[activation]
 
     def settings(self, encoder: EncoderConfig, architecture: str) -> dict[str, Any]:
         """Return the `config.json` of an encoder, without `symbols`."""

@@ -107,7 +107,7 @@ FAMILY = _MobileBert(
         NSP: names.dense("cls.seq_relationship", "heads/nsp/classifier"),
     },
     classes={frozenset({POOLER, MLM, NSP}): "ForPreTraining"},
-    task_heads=task_heads(TaskHead("classifier", "mobilebert.pooler.dense", _POOLER)),
+    task_heads=task_heads(TaskHead("classifier", "mobilebert.pooler.dense", settings=_POOLER)),
     keys=KEYS
     | {
         "activation": "hidden_act",

@@ -15,9 +15,9 @@ import numpy as np
 
 from bertjax.interop import names
 from bertjax.interop.bert import KEYS_WITHOUT_SEGMENTS
-from bertjax.interop.eurobert import base_of, table_of
 from bertjax.interop.family import ACTIVATIONS, MLM, Family, number
 from bertjax.interop.foreign_settings import config_error
+from bertjax.interop.llama import base_of, table_of
 from bertjax.interop.task_heads import CLS, MEAN, TaskHead, task_heads
 from bertjax.models.presets import PRESETS
 from bertjax.runtime.errors import UserError, quoted
@@ -80,18 +80,6 @@ class _ModernBert(Family):
         return {name: tensor for name, tensor in tensors.items() if not name.startswith(f"{_FIRST_NORM}.")}
 
 
-@dataclasses.dataclass(frozen=True)
-class _LabelHead(TaskHead):
-    """`bertjax.models.other_heads.LabelHead` under the names of transformers."""
-
-    def names(self, term):
-        return (
-            *names.dense("head.dense", f"heads/{term}/transform"),
-            *names.norm("head.norm", f"heads/{term}/norm"),
-            *names.dense(self.logits, f"heads/{term}/classifier"),
-        )
-
-
 def _in_keys_of_transformers_4(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings with the keys of transformers 4, and windows as bertjax counts them.
 
@@ -131,7 +119,9 @@ def _kind(place: int) -> str:
     return "sliding_attention" if place else "full_attention"
 
 
-_SEQUENCE = _LabelHead("classifier", pooling="classifier_pooling", poolings={CLS: CLS, MEAN: MEAN})
+_SEQUENCE = TaskHead(
+    "classifier", own="head.dense", norm="head.norm", pooling="classifier_pooling", poolings={CLS: CLS, MEAN: MEAN}
+)
 _HEADS = task_heads(_SEQUENCE)
 FAMILY = _ModernBert(
     title="ModernBERT",

@@ -49,9 +49,9 @@ def _heads(model: str) -> Mapping[str, TaskHead]:
 
 class _Roberta(Family):
     def refusals(self, encoder, pad_id):
-        theirs = {"embeddings.segments": encoder.embeddings.segments or 1}
+        theirs = {"embeddings.segments": encoder.embeddings.segments or 1, "embeddings.position_offset": 0}
         has_tables = encoder.embeddings.kind == self.defaults.embeddings.kind
-        lines = super().refusals(_without_offset(encoder).replace(theirs if has_tables else {}), pad_id)
+        lines = super().refusals(encoder.replace(theirs if has_tables else {}), pad_id)
         if (offset := encoder.embeddings.position_offset) <= pad_id:
             why = f"counts positions from row {pad_id + 1} on"
             lines.append(self.refusal("embeddings.position_offset", offset, why))
@@ -86,11 +86,6 @@ class _Roberta(Family):
             return encoder, flat
         kept = {path: leaf for path, leaf in flat.items() if path != _SEGMENT}
         return encoder.replace({"embeddings.segments": 0}), kept
-
-
-def _without_offset(encoder: EncoderConfig) -> EncoderConfig:
-    """Return an encoder that reads its position table, if it has one, from the first row."""
-    return encoder.replace({"embeddings.position_offset": 0}) if encoder.embeddings.position_offset else encoder
 
 
 ROBERTA = _Roberta(

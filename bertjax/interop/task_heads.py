@@ -61,6 +61,8 @@ class TaskHead:
     Attributes:
       logits: tensor name, without `.weight` or `.bias`, of the dense layer that computes the logits.
       pooler: the same for the dense layer before it; empty if the head reads every token's state.
+      own: the same for a layer that the head has beside the pooler (`HiddenLayerHead`); empty for none.
+      norm: the same for the norm after that one (`LabelHead`); empty for none.
       settings: {key of `config.json`: (the value that bertjax computes, the default in transformers)}.
       pooling: key of `config.json` for `objective.pooling`; empty if the class has only `cls`.
       poolings: {value of that key: value of `objective.pooling`}; the first one is the default in transformers.
@@ -69,6 +71,8 @@ class TaskHead:
 
     logits: str
     pooler: str = ""
+    own: str = ""
+    norm: str = ""
     settings: Mapping[str, tuple[Any, Any]] = dataclasses.field(default_factory=dict)
     pooling: str = ""
     poolings: Mapping[str, str] = dataclasses.field(default_factory=lambda: {CLS: CLS})
@@ -76,8 +80,11 @@ class TaskHead:
 
     def names(self, term: str) -> tuple[Name, ...]:
         """Return the name table of the head and its pooler."""
-        pooler = names.dense(self.pooler, "encoder/pooler") if self.pooler else ()
-        return (*pooler, *names.dense(self.logits, f"heads/{term}"))
+        before = names.dense(self.pooler, "encoder/pooler") if self.pooler else ()
+        if self.own:
+            before = names.dense(self.own, f"heads/{term}/transform")
+        norm = names.norm(self.norm, f"heads/{term}/norm") if self.norm else ()
+        return (*before, *norm, *names.dense(self.logits, f"heads/{term}{'/classifier' * bool(self.own)}"))
 
     def check(self, config: Mapping[str, Any]) -> None:
         """Raise UserError if a `config.json` asks for a head that bertjax does not compute."""

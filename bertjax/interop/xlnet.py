@@ -17,11 +17,7 @@ _OURS = "encoder/layers/attention"
 _QUERY, _SPLIT = "transformer.mask_emb", {f"{_ATTENTION}.{kernel}" for kernel in "qkvor"}
 _SPAN = f"{QUESTIONS}Simple"
 # {key: (our value, default)}. transformers pools the last or the first token, whether or not [CLS] is there.
-_SUMMARY = {
-    "summary_type": ("first", "last"),
-    "summary_use_proj": (True, True),
-    "summary_activation": ("tanh", "tanh"),
-}
+_SUMMARY = {"summary_type": ("first", "last"), "summary_use_proj": (True, True), "summary_activation": ("tanh", "tanh")}
 
 
 class _XLNet(Family):
@@ -70,7 +66,7 @@ FAMILY = _XLNet(
     classes={frozenset({PLM}): "LMHeadModel"},
     # transformers lists XLNetLMHeadModel among the pretraining models.
     autos={"LMHeadModel": "AutoModelForPreTraining", _SPAN: f"AutoModel{QUESTIONS}"},
-    task_heads=task_heads(TaskHead("logits_proj", "sequence_summary.summary", _SUMMARY), questions=_SPAN),
+    task_heads=task_heads(TaskHead("logits_proj", "sequence_summary.summary", settings=_SUMMARY), questions=_SPAN),
     keys={
         "vocab_size": "vocab_size",
         "layers": "n_layer",
