@@ -310,8 +310,8 @@ class Family:
     def symbols(self, tokenizer: Tokenizer) -> dict[str, int]:
         """Return the ids of special tokens in `config.json`."""
         # The defaults are ids of the family's own tokenizer.
-        ids = {f"{theirs}_token_id": getattr(tokenizer, f"{ours}_id") for theirs, ours in self.symbol_keys.items()}
-        return {"pad_token_id": tokenizer.pad_id} | ids
+        keys = {"pad": "pad", **self.symbol_keys}
+        return {f"{theirs}_token_id": getattr(tokenizer, f"{ours}_id") for theirs, ours in keys.items()}
 
     def to_theirs(self, encoder: EncoderConfig, flat: Flat, pad_id: int) -> tuple[EncoderConfig, Flat]:
         """Return an equivalent model with exactly the tables of the family's classes; `to_ours` is the inverse."""

@@ -126,11 +126,9 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
     longest = export.lengths.example
     tokenizers.write(folder, tokenizer, longest, export.encoder.embeddings.segments)
     weights.write(folder / weights.SAFETENSORS, tensors)
-    if export.is_embedder:
-        sentence_transformers.write(folder, export.encoder, longest, export.is_normalized)
-    if head is not None:
-        activation = task_heads.ACTIVATION_FUNCTIONS[objective.get("activation", "identity")]
-        sentence_transformers.write(folder, export.encoder, longest, head=head, activation=activation)
+    if export.is_embedder or on_mean:
+        activation = task_heads.ACTIVATION_FUNCTIONS[objective.get("activation", "identity")] if on_mean else ""
+        sentence_transformers.write(folder, export.encoder, longest, export.is_normalized, head, activation)
     text = card.text(export, family, parts, longest, notes, about, on_mean)
     (folder / card.FILE).write_text(text, encoding="utf-8")
     settings = family.settings(encoder, architecture) | family.symbols(tokenizer) | task_settings

@@ -128,12 +128,6 @@ def base_of(parameters: Any, key: str, name: str = "rope_parameters") -> dict[st
 
 _BLOCK = f"model.transformer_encoder.{names.LAYER}"
 _CODE = "chandar-lab/NeoBERT"
-_CLASSES = {
-    "AutoConfig": "NeoBERTConfig",
-    "AutoModel": "NeoBERT",
-    "AutoModelForMaskedLM": "NeoBERTLMHead",
-    "AutoModelForSequenceClassification": "NeoBERTForSequenceClassification",
-}
 # Keys that do not change the function: initialization, speed, and leftovers of their training code.
 _UNUSED = frozenset(
     "auto_map embedding_init_range classifier_init_range flash_attention base_scale kwargs trust_remote_code "
@@ -160,13 +154,15 @@ class _NeoBert(Family):
         return encoder.replace({"feedforward": -(-hidden // _MULTIPLE) * _MULTIPLE})
 
     def settings(self, encoder, architecture):
+        classes = {"AutoConfig": f"{self.stem}Config"}
+        classes |= {self.auto_of(parts): f"{self.stem}{suffix}" for parts, suffix in self.suffixes.items()}
         return super().settings(encoder, architecture) | {
             "intermediate_size": -(-3 * encoder.feedforward // 2),
             "embedding_init_range": encoder.init_stddev,
             "dim_head": encoder.head_channels,
             "hidden_act": "SwiGLU",
             # As transformers writes the reference to code of another repository.
-            "auto_map": {auto: f"{_CODE}--model.{name}" for auto, name in _CLASSES.items()},
+            "auto_map": {auto: f"{_CODE}--model.{name}" for auto, name in classes.items()},
         }
 
     def to_theirs(self, encoder, flat, pad_id):
@@ -209,7 +205,7 @@ NEOBERT = _NeoBert(
         names.Name("model.layer_norm.weight", "encoder/final_norm/scale"),
     ),
     parts={MLM: (names.Name("decoder.weight", "heads/mlm/word"), names.Name("decoder.bias", "heads/mlm/word_bias"))},
-    classes={frozenset({MLM}): "LMHead", frozenset(): ""},
+    classes={frozenset(): "", frozenset({MLM}): "LMHead"},
     autos={"LMHead": "AutoModelForMaskedLM"},
     task_heads=dict.fromkeys(ON_EXAMPLES, TaskHead("classifier", "dense")),
     keys=KEYS_WITHOUT_SEGMENTS

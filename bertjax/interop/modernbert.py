@@ -100,7 +100,10 @@ def _in_keys_of_transformers_4(config: Mapping[str, Any]) -> dict[str, Any]:
         raise config_error(_PERIOD, every, "bertjax needs 1 or more, and 1 if all layers are global")
     if kinds := config.get("layer_types"):
         periods = [every, *range(1, len(kinds) + 1)]
-        fitting = (every for every in periods if kinds == [_kind(place % every) for place in range(len(kinds))])
+        full, local = _BASES
+        fitting = (
+            every for every in periods if kinds == [local if place % every else full for place in range(len(kinds))]
+        )
         if len(kinds) != layers or (every := next(fitting, None)) is None:
             raise config_error("layer_types", kinds, f"bertjax has {layers}, of which one in a period is global")
     # transformers lets a token see local_attention // 2 to either side.
@@ -113,10 +116,6 @@ def _in_keys_of_transformers_4(config: Mapping[str, Any]) -> dict[str, Any]:
         why = f"local_attention gives {side} to either side; remove the wrong one"
         raise config_error("sliding_window", config["sliding_window"], why)
     return settings | {"local_attention": side, _PERIOD: every}
-
-
-def _kind(place: int) -> str:
-    return "sliding_attention" if place else "full_attention"
 
 
 _SEQUENCE = TaskHead(

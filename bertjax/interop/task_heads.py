@@ -22,16 +22,12 @@ CLASSIFICATION, MULTI_LABEL, REGRESSION, TAGGING = "classification", "multi_labe
 SPAN, CHOICE = "span", "multiple_choice"
 SEQUENCE, TOKENS = "ForSequenceClassification", "ForTokenClassification"
 QUESTIONS, CHOICES = "ForQuestionAnswering", "ForMultipleChoice"
-# {head: (the objective that trains it, the kind of examples that it predicts from)}
-_TRAINED_BY = {
-    CLASSIFICATION: ("classification", {"kind": "labeled_text"}),
-    MULTI_LABEL: ("multi_label", {"kind": "label_sets"}),
-    REGRESSION: ("regression", {"kind": "labeled_text"}),
-    TAGGING: ("tagging", {"kind": "tagged"}),
-    SPAN: ("question_answering", {"kind": "questions"}),
-    CHOICE: ("multiple_choice", {"kind": "choices"}),
-}
-TERMS = tuple(_TRAINED_BY)
+# {head: the kind of examples that it predicts from}
+_EXAMPLES = {CLASSIFICATION: "labeled_text", MULTI_LABEL: "label_sets", REGRESSION: "labeled_text"}
+_EXAMPLES |= {TAGGING: "tagged", SPAN: "questions", CHOICE: "choices"}
+# {head: the objective that trains it}
+_TRAINED_BY = {term: "question_answering" if term == SPAN else term for term in _EXAMPLES}
+TERMS = tuple(_EXAMPLES)
 ON_TOKENS = TAGGING, SPAN  # heads that read the state of each token
 ON_EXAMPLES = CLASSIFICATION, MULTI_LABEL, REGRESSION  # heads that read one vector per text
 CLS, MEAN, LATE = "cls", "mean", "late"  # `objective.pooling`; most classes of transformers compute the first only
@@ -183,7 +179,7 @@ def objective_of(export_settings: Mapping[str, Any], term: str) -> Mapping[str, 
     Raises:
       UserError: another objective trained it, such as a user's own.
     """
-    objective, kind = first_objective(export_settings), _TRAINED_BY[term][0]
+    objective, kind = first_objective(export_settings), _TRAINED_BY[term]
     if (own := objective.get("kind")) != kind:
         raise UserError(
             f"the head {term} was trained by objective.kind={own!r}, and transformers has only {kind}; {ENCODER_ONLY}"
@@ -260,14 +256,14 @@ def task_of(config: Mapping[str, Any], term: str, head: TaskHead, outputs: int, 
     Raises:
       UserError: the labels do not fit the logits.
     """
-    kind, examples = _TRAINED_BY[term]
+    examples: dict[str, Any] = {"kind": _EXAMPLES[term]}
     labels = _labels(config)
     if labels is None:
         labels = [f"LABEL_{number}" for number in range(outputs if term in _NAMED else 2)]
     expected = 2 if term == SPAN else outputs if term in _NAMED else 1
     if outputs != expected:
         raise UserError(f"the head of {term} has {outputs} logits, and bertjax computes {expected}; add --encoder-only")
-    objective = {"kind": kind}
+    objective: dict[str, Any] = {"kind": _TRAINED_BY[term]}
     if head.pooling and term not in ON_TOKENS:
         objective["pooling"] = head.pooling_of(config)
     if term in _NAMED:
@@ -280,12 +276,9 @@ def task_of(config: Mapping[str, Any], term: str, head: TaskHead, outputs: int, 
         objective["classes"] = [str(number) for number in range(len(labels))]
     if term == SPAN:  # windows must fit the encoder, which may be shorter than the defaults assume
         defaults = Questions()
-        lengths = {
-            "stride": min(defaults.stride, longest // 2),
-            "max_question": min(defaults.max_question, longest // 4),
-        }
-        examples = examples | lengths
-    return {"objective": objective, "examples": dict(examples)}
+        examples["stride"] = min(defaults.stride, longest // 2)
+        examples["max_question"] = min(defaults.max_question, longest // 4)
+    return {"objective": objective, "examples": examples}
 
 
 def of_cross_encoder(activation: str) -> dict[str, Any]:

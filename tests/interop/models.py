@@ -63,33 +63,31 @@ OWN = {
     },
     "mpnet": {"block": {"kind": "mpnet"}, "embeddings": {"segments": 0, "position_offset": 2}},
 }
-CLASSES = {
+_CLASSES = {
     "bert": {
-        "BertForPreTraining": frozenset({"pooler", "mlm", "nsp"}),
-        "BertForMaskedLM": frozenset({"mlm"}),
-        "BertLMHeadModel": frozenset({"clm"}),
-        "BertModel": frozenset({"pooler"}),
+        "BertForPreTraining": "pooler mlm nsp",
+        "BertForMaskedLM": "mlm",
+        "BertLMHeadModel": "clm",
+        "BertModel": "pooler",
     },
-    "albert": {
-        "AlbertForPreTraining": frozenset({"pooler", "mlm", "sop"}),
-        "AlbertForMaskedLM": frozenset({"mlm"}),
-        "AlbertModel": frozenset({"pooler"}),
-    },
-    "electra": {"ElectraForPreTraining": frozenset({"rtd"}), "ElectraModel": frozenset()},
-    "distilbert": {"DistilBertForMaskedLM": frozenset({"mlm"}), "DistilBertModel": frozenset()},
-    "roberta": {"RobertaForMaskedLM": frozenset({"mlm"}), "RobertaModel": frozenset({"pooler"})},
-    "xlnet": {"XLNetLMHeadModel": frozenset({"plm"}), "XLNetModel": frozenset()},
+    "albert": {"AlbertForPreTraining": "pooler mlm sop", "AlbertForMaskedLM": "mlm", "AlbertModel": "pooler"},
+    "electra": {"ElectraForPreTraining": "rtd", "ElectraModel": ""},
+    "distilbert": {"DistilBertForMaskedLM": "mlm", "DistilBertModel": ""},
+    "roberta": {"RobertaForMaskedLM": "mlm", "RobertaModel": "pooler"},
+    "xlnet": {"XLNetLMHeadModel": "plm", "XLNetModel": ""},
     "mobilebert": {
-        "MobileBertForPreTraining": frozenset({"pooler", "mlm", "nsp"}),
-        "MobileBertForMaskedLM": frozenset({"mlm"}),
-        "MobileBertModel": frozenset({"pooler"}),
+        "MobileBertForPreTraining": "pooler mlm nsp",
+        "MobileBertForMaskedLM": "mlm",
+        "MobileBertModel": "pooler",
     },
-    "modernbert": {"ModernBertForMaskedLM": frozenset({"mlm"}), "ModernBertModel": frozenset()},
-    "eurobert": {"EuroBertForMaskedLM": frozenset({"mlm"}), "EuroBertModel": frozenset()},
-    "neobert": {"NeoBERTLMHead": frozenset({"mlm"}), "NeoBERT": frozenset()},
-    "deberta-v2": {"DebertaV2ForMaskedLM": frozenset({"mlm"}), "DebertaV2Model": frozenset()},
-    "mpnet": {"MPNetForMaskedLM": frozenset({"mlm"}), "MPNetModel": frozenset({"pooler"})},
+    "modernbert": {"ModernBertForMaskedLM": "mlm", "ModernBertModel": ""},
+    "eurobert": {"EuroBertForMaskedLM": "mlm", "EuroBertModel": ""},
+    "neobert": {"NeoBERTLMHead": "mlm", "NeoBERT": ""},
+    "deberta-v2": {"DebertaV2ForMaskedLM": "mlm", "DebertaV2Model": ""},
+    "mpnet": {"MPNetForMaskedLM": "mlm", "MPNetModel": "pooler"},
 }
+# {family: {class: parts}}
+CLASSES = {kind: {name: frozenset(parts.split()) for name, parts in known.items()} for kind, known in _CLASSES.items()}
 STEMS = {family.model_type: family.stem for family in families.FAMILIES}
 # Settings without which the classes of a family compute another architecture.
 NEEDED = {
