@@ -54,8 +54,8 @@ CORE = [
     Mutant("data/store.py", "head + file.read(MIB)", "head", "data/test_store.py"),
     Mutant(
         "interop/names.py",
-        'query="attention.self.query"',
-        'query="attention.self.key"',
+        '"self.query self.key self.value',
+        '"self.key self.key self.value',
         _NAMES,
     ),
     Mutant("training/evaluation.py", "else -value", "else value", "training/test_evaluation.py"),
@@ -221,12 +221,12 @@ CORE = [
     Mutant("interop/names.py", "tensor.T if name.transposed else tensor for tensor", "tensor for tensor", "interop"),
     Mutant(
         "interop/names.py",
-        'intermediate="intermediate.dense"',
-        'intermediate="output.dense"',
+        '"intermediate.dense output.dense output.LayerNorm"',
+        '"output.dense output.dense output.LayerNorm"',
         _NAMES,
     ),
-    Mutant("interop/distilbert.py", 'key="attention.k_lin"', 'key="attention.v_lin"', _NAMES),
-    Mutant("interop/albert.py", 'output="ffn_output"', 'output="ffn"', _NAMES),
+    Mutant("interop/bert.py", "attention.k_lin", "attention.v_lin", _NAMES),
+    Mutant("interop/bert.py", "ffn ffn_output", "ffn ffn", _NAMES),
 ]
 
 _UNREADABLE, _LEASE = "training/run/test_unreadable.py training/run/test_checkpoint.py", "training/run/test_lease.py"

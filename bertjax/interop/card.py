@@ -104,6 +104,7 @@ module, params, tokenizer = bertjax.load("EXPORT")
 tokens_BT, examples_BT = tokenizer.rows(["a sentence"], seq_len=16)
 hidden_BTD = module.apply({{"params": params}}, tokens_BT, examples_BT=examples_BT).hidden""",
 )
+_IN_FLAX = ("bert", "albert", "electra", "distilbert", "roberta")
 _FLAX = _code(
     "Flax, with a transformers that still has it (4.57)",
     """from transformers import AutoTokenizer, Flax{auto}
@@ -164,6 +165,11 @@ def text(
     # A head on the mean has no pipeline: transformers would open the encoder with a head of random values.
     task = next((task for term, task in PIPELINES.items() if term in parts), "")
     pipeline = _PIPELINE.format(task=task, folder=folder, trust=trust) if task else _QUESTIONS * (SPAN in parts)
+    fields = ("vocab_size", "layers", "width", "heads", "feedforward", "max_positions", "norm_epsilon")
+    sizes = {field: getattr(export.encoder, field) for field in fields} | {
+        "segments": export.encoder.embeddings.segments,
+        "tokenizer's fingerprint": export.tokenizer.fingerprint[:16],
+    }
     return _CARD.format(
         library="sentence-transformers" if on_mean else "transformers",
         architecture=family.class_of(parts),
@@ -173,10 +179,10 @@ def text(
         license=f"License: {about.license}." if about.license else "No license is given.",
         code=_CODE.format(code=family.code) if family.code else "",
         pipeline=_ON_MEAN.format(folder=folder, logits=LOGITS, scores=_SCORES[on_mean]) if on_mean else pipeline,
-        flax=_FLAX.format(auto=auto, folder=folder) if family.has_flax else "",
+        flax=_FLAX.format(auto=auto, folder=folder) if family.model_type in _IN_FLAX else "",
         jax="" if on_mean else _JAX.format(folder=folder),
         notes="".join(f"\n\n{note[0].upper()}{note[1:]}." for note in map(printable, notes)),
-        sizes=_rows(_sizes(export)),
+        sizes=_rows(sizes),
         longest=longest,
         data=_data(export) + (f"\n| commit of bertjax | `{about.commit}` |" if about.commit and export.numbers else ""),
         numbers=_numbers(export.numbers),
@@ -191,15 +197,6 @@ def _header(about: About, task: str, mask: str) -> str:
     # A JSON string is valid YAML. Without the quotes, Norwegian (`no`) would be read as false.
     lines = [f"{name}: {json.dumps(value)}\n" for name, value in values.items() if value]
     return "".join([*lines, f"widget:\n- text: {widget}\n" if about.widget else ""])
-
-
-def _sizes(export: Export) -> dict[str, Any]:
-    encoder = export.encoder
-    fields = ("vocab_size", "layers", "width", "heads", "feedforward", "max_positions", "norm_epsilon")
-    return {field: getattr(encoder, field) for field in fields} | {
-        "segments": encoder.embeddings.segments,
-        "tokenizer's fingerprint": export.tokenizer.fingerprint[:16],
-    }
 
 
 def _data(export: Export) -> str:
@@ -227,20 +224,16 @@ def _described(settings: dict[str, Any], steps: int | None) -> dict[str, Any]:
         trained_on = {"training file": ", ".join(f"`{base_name(path)}`" for path in files)}
         trained_on |= {"fine-tuned from": f"`{base_name(init)}`"} if (init := settings["init_from"]) else {}
     else:
-        trained_on = _pretrained(settings["data"])
+        data, tokenizer = settings["data"], settings["data"]["tokenizer"]
+        corpora = [source["corpus"] for source in data["sources"].values()] or [data["corpus"]]
+        described = base_name(tokenizer["model"]) or f"{tokenizer['kind']}, {tokenizer['normalizer']} normalization"
+        trained_on = {"corpus": ", ".join(f"`{base_name(corpus)}`" for corpus in corpora), "tokenizer": described}
     return {
         **trained_on,
         "objective": f"{task['objective']['kind']} on {task['examples']['kind']}",
         "stages": "; ".join(stages),
         "seed": settings["seed"],
     }
-
-
-def _pretrained(data: dict[str, Any]) -> dict[str, Any]:
-    corpora = [source["corpus"] for source in data["sources"].values()] or [data["corpus"]]
-    tokenizer = data["tokenizer"]
-    described = base_name(tokenizer["model"]) or f"{tokenizer['kind']}, {tokenizer['normalizer']} normalization"
-    return {"corpus": ", ".join(f"`{base_name(corpus)}`" for corpus in corpora), "tokenizer": described}
 
 
 def _numbers(numbers: dict[str, Any]) -> str:

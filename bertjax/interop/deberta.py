@@ -15,9 +15,7 @@ from bertjax.interop.bert import KEYS_WITHOUT_SEGMENTS
 from bertjax.interop.family import MLM, POOLER, RTD, Family, Fixed
 from bertjax.interop.foreign_settings import config_error
 from bertjax.interop.task_heads import TaskHead, task_heads
-from bertjax.models.bert import BertEmbeddings
-from bertjax.models.blocks.deberta import DebertaBlock
-from bertjax.models.config import EncoderConfig
+from bertjax.models.presets import PRESETS
 
 _HEAD, _LEGACY_HEAD = "lm_predictions.lm_head", "cls.predictions"
 # Names of the other head, but for its decoder, which is tied.
@@ -31,6 +29,8 @@ _POOLER = {"pooler_hidden_act": ("gelu", "gelu")}
 
 class _Deberta(Family):
     unread = r"^mask_predictions\.|embeddings\.position_embeddings\.|embeddings\.word_embeddings\._weight$"
+    of_replaced_tokens = frozenset({RTD, MLM, POOLER, "generator"})
+    note_on_generator = "generator and heads not exported: transformers has no class with them"
 
     def encoder_config(self, config):
         terms = config.get(_TERMS) or ()
@@ -49,12 +49,6 @@ class _Deberta(Family):
         # The decoder is always tied. With the setting, transformers 4 would tie the dense layer before it instead.
         return settings | {_TERMS: ["p2c", "c2p"], "legacy": False, "tie_word_embeddings": False}
 
-    def leave_out(self, parts):
-        if RTD not in parts:
-            return super().leave_out(parts)
-        kept, notes = super().leave_out(parts - {RTD, MLM, POOLER, "generator"})
-        return kept, [*notes, "generator and heads not exported: transformers has no class with them"]
-
     def canonical(self, tensors, encoder_only=False):
         renamed = {_LEGACY.sub(f"{_HEAD}.", name): tensor for name, tensor in tensors.items()}
         return super().canonical(renamed, encoder_only)
@@ -69,33 +63,18 @@ FAMILY = _Deberta(
         *names.norm("deberta.embeddings.LayerNorm", "encoder/embeddings/norm"),
         names.Name("deberta.encoder.rel_embeddings.weight", "encoder/shared/embedding"),
         *names.norm("deberta.encoder.LayerNorm", "encoder/shared/norm"),
-        *names.layers(
-            f"deberta.encoder.layer.{names.LAYER}",
-            query="attention.self.query_proj",
-            key="attention.self.key_proj",
-            value="attention.self.value_proj",
-            attended="attention.output.dense",
-            attention_norm="attention.output.LayerNorm",
-            intermediate="intermediate.dense",
-            output="output.dense",
-            output_norm="output.LayerNorm",
+        *names.bert_layers(
+            "deberta",
+            "attention.self.query_proj attention.self.key_proj attention.self.value_proj attention.output.dense "
+            "attention.output.LayerNorm",
         ),
     ),
     parts={MLM: names.masked_lm(f"{_HEAD}.dense", f"{_HEAD}.LayerNorm", f"{_HEAD}.bias")},
-    classes={frozenset({MLM}): "ForMaskedLM", frozenset(): "Model"},
-    task_heads=task_heads(TaskHead("classifier", "pooler.dense", _POOLER)),
+    task_heads=task_heads(TaskHead("classifier", "pooler.dense", settings=_POOLER)),
     keys=KEYS_WITHOUT_SEGMENTS
     | {"activation": "hidden_act", "block.buckets": _BUCKETS, "block.max_distance": _LARGEST},
-    defaults=EncoderConfig(
-        vocab_size=128100,
-        layers=24,
-        width=1536,
-        heads=24,
-        feedforward=6144,
-        embeddings=BertEmbeddings(segments=0, positions="none"),
-        block=DebertaBlock(),
-        norm_epsilon=1e-7,
-        pooler_activation="gelu",
+    defaults=PRESETS["deberta_v3_large"].replace(
+        {"vocab_size": 128100, "width": 1536, "heads": 24, "feedforward": 6144}
     ),
     fixed={
         "type_vocab_size": 0,
@@ -107,8 +86,6 @@ FAMILY = _Deberta(
     },
     derived={"embedding_size": "width", "pooler_hidden_size": "width", "attention_head_size": "head_channels"},
     further=_HARMLESS | {_TERMS},
-    prefix="deberta.",
     decoder=f"{_LEGACY_HEAD}.decoder",
-    has_flax=False,
     since="4.48",
 )

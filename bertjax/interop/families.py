@@ -3,42 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bertjax.config.export import Export
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.interop import (
-    albert,
-    bert,
-    deberta,
-    distilbert,
-    electra,
-    eurobert,
-    mobilebert,
-    modernbert,
-    mpnet,
-    neobert,
-    roberta,
-    xlnet,
-)
+from bertjax.interop import bert, deberta, llama, mobilebert, modernbert, roberta, xlnet
 from bertjax.interop.family import Family, Flat
 from bertjax.models.config import EncoderConfig
 from bertjax.runtime.errors import UserError
 
 # In order of preference: the first family that can hold a model is used.
-_FILES = (
-    bert,
-    albert,
-    electra,
-    distilbert,
-    roberta,
-    xlnet,
-    mobilebert,
-    modernbert,
-    eurobert,
-    neobert,
-    mpnet,
-    deberta,
+FAMILIES: tuple[Family, ...] = (
+    *(bert.BERT, bert.ALBERT, bert.ELECTRA, bert.DISTILBERT, roberta.ROBERTA, xlnet.FAMILY, mobilebert.FAMILY),
+    *(modernbert.FAMILY, llama.EUROBERT, llama.NEOBERT, roberta.MPNET, deberta.FAMILY),
 )
-FAMILIES: tuple[Family, ...] = tuple(module.FAMILY for module in _FILES)
 # RoBERTa under other class names. Both are written back as RoBERTa.
 READ_ONLY: tuple[Family, ...] = (roberta.XLM_R, roberta.CAMEMBERT)
 # Kinds of `model.embeddings` and `model.block` that transformers has classes for.
@@ -60,13 +35,6 @@ def of_config(config: Mapping[str, Any]) -> Family:
             return family
     known = ", ".join(family.model_type for family in (*FAMILIES, *READ_ONLY))
     raise UserError(f"config.json has model_type={kind!r}; bertjax converts {known}")
-
-
-def with_published_ids(export: Export) -> Export:
-    """Return a model with the ids of symbols that the classes of its family take for granted."""
-    for family in FAMILIES:
-        export = family.with_published_ids(export)
-    return export
 
 
 def of_model(encoder: EncoderConfig, flat: Flat, pad_id: int) -> Family:

@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.config.export import Export
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.interop.foreign_settings import config_error
 from bertjax.interop.names import ENCODER_ONLY, LAYER, Name, unnamed
@@ -34,6 +33,8 @@ ACTIVATIONS = {
     "relu": "relu",
 }  # theirs: ours
 _ACTIVATIONS_THERE = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+# The setting that only the decoder of a masked-LM head reads.
+OF_DECODER = "tie_word_embeddings"
 # Settings that every config class has and that change the computed function, with their defaults in transformers.
 _PLAIN = {"is_decoder": False, "add_cross_attention": False, "pruned_heads": {}}
 
@@ -69,12 +70,10 @@ class Fixed(NamedTuple):
     Attributes:
       value: the value.
       absent: the default in transformers, which a missing key means.
-      is_of_decoder: whether only the decoder of a masked-LM head reads it.
     """
 
     value: Any
     absent: Any
-    is_of_decoder: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -87,7 +86,7 @@ class Family:
       stem: prefix of its class names, such as `Bert`.
       table: tensor names of the encoder. Those of params that an encoder lacks, such as biases, are not used.
       parts: tensor names of each optional part.
-      classes: class-name suffix for each set of pretraining parts, the empty set included.
+      classes: class-name suffix for sets of pretraining parts, beside or in place of `ForMaskedLM` and `Model`.
       autos: `AutoModel...` class of a suffix, if it has another name.
       task_heads: fine-tuned heads by their names in bertjax.
       keys: key in `config.json` for each setting of the encoder, by dotted name (`block.inner_width`).
@@ -96,16 +95,15 @@ class Family:
         value that is also the default in transformers.
       derived: keys whose value must equal a property of the encoder, such as `head_channels`.
       further: keys that a subclass reads, or that do not change the function.
-      prefix: start of the encoder's tensor names, if it is not `model_type`.
       decoder: name, without `.weight` or `.bias`, of the decoder that is tied to the word embeddings; empty for none.
       symbol_keys: {`config.json`'s name of a symbol: ours}, for ids of special tokens beside the padding.
       masking_rate: share of tokens that the paper predicts in masked language modeling.
-      has_flax: whether transformers 4.57 also has the family in Flax.
       code: repository of the Hugging Face Hub with the family's classes, if transformers does not have them. A written
         folder names it (`auto_map`), and transformers runs it if `trust_remote_code` is set.
       since: first version of transformers with the classes, if it is a recent one, such as `5.3`.
       finds_padding_by_id: whether the classes treat every token with the padding id as padding, whatever the attention
         mask is.
+      of_replaced_tokens: parts of a model trained by replaced tokens that its classes lack, and the note on them.
       unread: regular expression of names of tensors that published files have and no class reads; empty for none.
     """
 
@@ -114,39 +112,34 @@ class Family:
     stem: str
     table: tuple[Name, ...]
     parts: Mapping[str, tuple[Name, ...]]
-    classes: Mapping[frozenset[str], str]
     task_heads: Mapping[str, TaskHead]
     keys: Mapping[str, str]
     defaults: EncoderConfig
     fixed: Mapping[str, Any]
+    classes: Mapping[frozenset[str], str] = dataclasses.field(default_factory=dict)
     decoder: str = ""
     autos: Mapping[str, str] = dataclasses.field(default_factory=dict)
     derived: Mapping[str, str] = dataclasses.field(default_factory=dict)
     further: frozenset[str] = frozenset()
-    prefix: str = ""
     masking_rate: float = 0.15
-    has_flax: bool = True
     code: str = ""
     since: str = ""
     finds_padding_by_id: bool = False
     # Of subclasses.
     symbol_keys: ClassVar[Mapping[str, str]] = {}
     unread: ClassVar[str] = ""
+    of_replaced_tokens: ClassVar[frozenset[str]] = frozenset()
+    note_on_generator: ClassVar[str] = ""
 
     @property
     def root(self) -> str:
         """Prefix of the encoder's tensor names; a checkpoint without heads omits it."""
-        return self.prefix or f"{self.model_type}."
+        return f"{self.table[0].theirs.partition('.')[0]}."
 
     @functools.cached_property
     def _fixed(self) -> dict[str, Fixed]:
         plain = _PLAIN | dict(self.fixed)
         return {key: value if isinstance(value, Fixed) else Fixed(value, value) for key, value in plain.items()}
-
-    @property
-    def decoder_settings(self) -> set[str]:
-        """Keys of `config.json` that only the decoder of a masked-LM head reads."""
-        return {key for key, fixed in self._fixed.items() if fixed.is_of_decoder}
 
     def names(self, encoder: EncoderConfig, parts: frozenset[str]) -> tuple[Name, ...]:
         """Return the name table for a model with these parts; an encoder may lack some of the params."""
@@ -166,7 +159,10 @@ class Family:
     @functools.cached_property
     def suffixes(self) -> Mapping[frozenset[str], str]:
         """Class-name suffix for each set of parts, fine-tuned heads included."""
-        return dict(self.classes) | {self.parts_with(term): head.suffix for term, head in self.task_heads.items()}
+        usual = {(MLM,): "ForMaskedLM", (POOLER,): "Model", (): "Model"}
+        plain = {frozenset(parts): suffix for parts, suffix in usual.items() if self.parts.keys() >= set(parts)}
+        heads = {self.parts_with(term): head.suffix for term, head in self.task_heads.items()}
+        return {**self.classes, **plain, **self.classes, **heads}
 
     def parts_with(self, term: str) -> frozenset[str]:
         """Return the parts of a model that has this fine-tuned head."""
@@ -211,6 +207,9 @@ class Family:
 
     def leave_out(self, parts: frozenset[str]) -> tuple[frozenset[str], list[str]]:
         """Return the parts that are exported, and a note for each part that is not."""
+        if RTD in parts and (own := parts & self.of_replaced_tokens):
+            kept, notes = self.leave_out(parts - own - {"generator"})
+            return kept, [*notes, self.note_on_generator]
         # Runs without a sentence objective have a pooler as well, which only their class in transformers lacks.
         heads = parts - {POOLER}
         if POOLER in parts and heads in self.suffixes and heads and parts not in self.suffixes:
@@ -269,10 +268,6 @@ class Family:
             "padding only"
         )
 
-    def with_published_ids(self, export: Export) -> Export:
-        """Return the model with the ids of symbols that the family's classes take for granted."""
-        return export
-
     def encoder_config(self, config: Mapping[str, Any]) -> EncoderConfig:
         """Return the architecture in a `config.json`; missing keys have the defaults of transformers.
 
@@ -283,11 +278,15 @@ class Family:
             value = config.get(key)
             if value is None and (key not in config or fixed.absent is not True):
                 value = fixed.absent  # null, like a missing key, means the default; but as False it switches off
-            self._check(key, value, fixed.value, f"; {ENCODER_ONLY}" if fixed.is_of_decoder else "")
-        settings, defaults = {}, self.defaults.settings()
-        for ours, theirs in self.keys.items():
-            default = defaults[ours]
-            settings[ours] = self._activation(config) if ours == "activation" else number(config, theirs, default)
+            self._check(key, value, fixed.value, f"; {ENCODER_ONLY}" if key == OF_DECODER else "")
+        keys, defaults = dict(self.keys), self.defaults.settings()
+        settings: dict[str, Any] = {}
+        if key := keys.pop("activation", ""):
+            if (activation := config.get(key, _ACTIVATIONS_THERE[self.defaults.activation])) not in ACTIVATIONS:
+                known = ", ".join(map(repr, ACTIVATIONS))
+                raise config_error(key, activation, f"bertjax's {self.title} computes {known} only")
+            settings["activation"] = ACTIVATIONS[activation]
+        settings |= {ours: number(config, theirs, defaults[ours]) for ours, theirs in keys.items()}
         if settings.get("embeddings.width") == settings["width"]:
             settings["embeddings.width"] = 0
         encoder = self.defaults.replace(settings)
@@ -300,13 +299,6 @@ class Family:
         if value != computed:
             raise config_error(key, value, f"bertjax's {self.title} computes {computed!r} only{remedy}")
 
-    def _activation(self, config: Mapping[str, Any]) -> str:
-        key = self.keys["activation"]
-        if (activation := config.get(key, _ACTIVATIONS_THERE[self.defaults.activation])) not in ACTIVATIONS:
-            known = ", ".join(map(repr, ACTIVATIONS))
-            raise config_error(key, activation, f"bertjax's {self.title} computes {known} only")
-        return ACTIVATIONS[activation]
-
     def settings(self, encoder: EncoderConfig, architecture: str) -> dict[str, Any]:
         """Return the `config.json` of an encoder, without `symbols`."""
         written = {"embeddings.width": encoder.embedded_width, "activation": _ACTIVATIONS_THERE[encoder.activation]}
@@ -318,8 +310,8 @@ class Family:
     def symbols(self, tokenizer: Tokenizer) -> dict[str, int]:
         """Return the ids of special tokens in `config.json`."""
         # The defaults are ids of the family's own tokenizer.
-        ids = {f"{theirs}_token_id": getattr(tokenizer, f"{ours}_id") for theirs, ours in self.symbol_keys.items()}
-        return {"pad_token_id": tokenizer.pad_id} | ids
+        keys = {"pad": "pad", **self.symbol_keys}
+        return {f"{theirs}_token_id": getattr(tokenizer, f"{ours}_id") for theirs, ours in keys.items()}
 
     def to_theirs(self, encoder: EncoderConfig, flat: Flat, pad_id: int) -> tuple[EncoderConfig, Flat]:
         """Return an equivalent model with exactly the tables of the family's classes; `to_ours` is the inverse."""

@@ -40,10 +40,7 @@ class Known(NamedTuple):
 
 # {name of the class without `Tokenizer` and `Fast`: its facts}
 _KNOWN = {
-    **dict.fromkeys(
-        "Bert Electra MobileBert ConvBert LayoutLM Lxmert SqueezeBert RetriBert".split(),
-        Known(_VOCAB),
-    ),
+    **dict.fromkeys("Bert Electra MobileBert ConvBert LayoutLM Lxmert SqueezeBert RetriBert".split(), Known(_VOCAB)),
     "DistilBert": Known(_VOCAB, has_segments=False),
     "MPNet": Known(_VOCAB, _S, separators=2, has_segments=False),
     **dict.fromkeys("Roberta Longformer Bart LED".split(), Known(_BYTE_VOCAB, _S, separators=2, has_segments=False)),
@@ -65,13 +62,7 @@ _READ_AS = {
 }
 # MPNet's vocabulary has the symbols of both BERT and RoBERTa. Only [UNK] is BERT's (transformers 5.24,
 # tokenization_mpnet.py).
-_MPNET = {
-    "unk_token": "[UNK]",
-    "sep_token": "</s>",
-    "pad_token": "<pad>",
-    "cls_token": "<s>",
-    "mask_token": "<mask>",
-}
+_MPNET = {"unk_token": "[UNK]", "sep_token": "</s>", "pad_token": "<pad>", "cls_token": "<s>", "mask_token": "<mask>"}
 # A class that lays out texts by two settings, whatever the template of its `tokenizer.json` is.
 _GEMMA = "Gemma"
 # Classes with code that splits words or arranges ids, such as MeCab: their files alone would give other ids.

@@ -4,7 +4,6 @@ import logging
 import os
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 from bertjax.config import export
 from bertjax.interop import huggingface
@@ -31,28 +30,16 @@ _MEANINGS = {
 }
 
 
-class Name(NamedTuple):
-    """A repository and its revision; empty for the default one."""
+def _repository(text: str) -> tuple[str, str]:
+    """Return the repository and the revision, which is empty for the default one, of a name.
 
-    repository: str
-    revision: str
-
-    @classmethod
-    def parse(cls, text: str) -> "Name":
-        """Parse `hf:OWNER/NAME[@REVISION]`.
-
-        Raises:
-          UserError: the text has another form.
-        """
-        match = _NAME.fullmatch(text)
-        if not match:
-            raise UserError(f"{printable(text)} is not {PREFIX}OWNER/NAME or {PREFIX}OWNER/NAME@REVISION; correct it")
-        return cls(match[1], match[2] or "")
-
-    @property
-    def download(self) -> str:
-        """The command that downloads the files into a folder."""
-        return f"hf download {self.repository}{f' --revision {self.revision}' * bool(self.revision)} --local-dir DIR"
+    Raises:
+      UserError: the text has another form.
+    """
+    match = _NAME.fullmatch(text)
+    if not match:
+        raise UserError(f"{printable(text)} is not {PREFIX}OWNER/NAME or {PREFIX}OWNER/NAME@REVISION; correct it")
+    return match[1], match[2] or ""
 
 
 def is_name(text: str | os.PathLike) -> bool:
@@ -67,7 +54,7 @@ def downloaded(text: str) -> Path:
       UserError: the name is malformed, `huggingface_hub` is not installed, or the files cannot be had; the message has
         the command that downloads them elsewhere.
     """
-    name = Name.parse(text)
+    repository, revision = _repository(text)
     try:
         import huggingface_hub  # optional: folders need nothing
     except ImportError as error:
@@ -77,7 +64,7 @@ def downloaded(text: str) -> Path:
 
     def fetch(files: tuple[str, ...]) -> Path:
         folder = huggingface_hub.snapshot_download(
-            name.repository, revision=name.revision or None, allow_patterns=list(files), ignore_patterns=list(_OTHERS)
+            repository, revision=revision or None, allow_patterns=list(files), ignore_patterns=list(_OTHERS)
         )
         return Path(folder)
 
@@ -85,21 +72,16 @@ def downloaded(text: str) -> Path:
         folder = fetch(_FILES)
         return folder if list(folder.glob("*.safetensors")) else fetch((*_FILES, *_PYTORCH))
     except Exception as error:  # of the library, its HTTP client or its own checks
-        kinds = [kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__]
+        kinds, cause = [], error
+        while cause is not None:  # an error and what it was raised from
+            kinds += [kind.__name__ for kind in type(cause).__mro__]
+            cause = cause.__cause__
         why = next((meaning for kind, meaning in _MEANINGS.items() if kind in kinds), reason(error))
         raise UserError(
-            f"{text} cannot be downloaded: {why}; on a machine that can, run {name.download}, and here python -m "
-            "bertjax convert --from=DIR --to=MODEL"
+            f"{text} cannot be downloaded: {why}; on a machine that can, run hf download {repository}"
+            f"{f' --revision {revision}' * bool(revision)} --local-dir DIR, and here python -m bertjax convert "
+            "--from=DIR --to=MODEL"
         ) from error
-
-
-def _causes(error: BaseException | None) -> list[BaseException]:
-    """Return an error and what it was raised from."""
-    causes: list[BaseException] = []
-    while error is not None:
-        causes.append(error)
-        error = error.__cause__
-    return causes
 
 
 def converted(text: str) -> Path:
@@ -111,7 +93,7 @@ def converted(text: str) -> Path:
     files = downloaded(text)
     # The cache of the library names a snapshot by its commit. A version of bertjax with another format converts again,
     # instead of refusing the folder.
-    folder = f"{Name.parse(text).repository.replace('/', '--')}@{files.name}.v{export.FORMAT_VERSION}"
+    folder = f"{_repository(text)[0].replace('/', '--')}@{files.name}.v{export.FORMAT_VERSION}"
     target = Path(_CONVERTED).expanduser() / folder
     if not target.is_dir():
         model, notes = huggingface.read(files)

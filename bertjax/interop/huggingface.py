@@ -15,8 +15,9 @@ from bertjax.config.config import from_dict, to_dict
 from bertjax.config.export import Export
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.interop import card, families, foreign_settings, sentence_transformers, task_heads, tokenizers, weights
-from bertjax.interop.family import CLM, MLM, NSP, PLM, POOLER, RTD, SOP, part_of, parts_in
+from bertjax.interop.family import CLM, MLM, NSP, OF_DECODER, PLM, POOLER, RTD, SOP, part_of, parts_in
 from bertjax.interop.names import ENCODER_ONLY, to_params, to_tensors
+from bertjax.interop.roberta import with_published_ids
 from bertjax.models import cut, vocabulary
 from bertjax.models.blocks.llama import LlamaBlock
 from bertjax.models.config import EncoderConfig
@@ -85,7 +86,7 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
     folder = Path(folder)
     check_kinds(export.encoder.architecture())
     # 1. Make it a model that transformers can compute, with notes on what changes.
-    export = families.with_published_ids(export)
+    export = with_published_ids(export)
     tokenizer = export.tokenizer
     export, temperature_notes = task_heads.with_temperature(export)
     export, left_out_notes = _with_whole_attention(export)
@@ -125,11 +126,9 @@ def write(folder: os.PathLike, export: Export, about: card.About | None = None) 
     longest = export.lengths.example
     tokenizers.write(folder, tokenizer, longest, export.encoder.embeddings.segments)
     weights.write(folder / weights.SAFETENSORS, tensors)
-    if export.is_embedder:
-        sentence_transformers.write(folder, export.encoder, longest, export.is_normalized)
-    if head is not None:
-        activation = task_heads.ACTIVATION_FUNCTIONS[objective.get("activation", "identity")]
-        sentence_transformers.write(folder, export.encoder, longest, head=head, activation=activation)
+    if export.is_embedder or on_mean:
+        activation = task_heads.ACTIVATION_FUNCTIONS[objective.get("activation", "identity")] if on_mean else ""
+        sentence_transformers.write(folder, export.encoder, longest, export.is_normalized, head, activation)
     text = card.text(export, family, parts, longest, notes, about, on_mean)
     (folder / card.FILE).write_text(text, encoding="utf-8")
     settings = family.settings(encoder, architecture) | family.symbols(tokenizer) | task_settings
@@ -244,8 +243,7 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
     notes = foreign_settings.notes_of_config(settings, {*family.settings_read, _PREDICTS_NEXT})
     term = None if encoder_only else task_heads.term_of(family.task_heads, family.stem, settings)
     has_decoder = not encoder_only and term is None
-    unread = frozenset() if has_decoder else family.decoder_settings
-    encoder = family.encoder_config({key: value for key, value in settings.items() if key not in unread})
+    encoder = family.encoder_config({key: value for key, value in settings.items() if has_decoder or key != OF_DECODER})
     notes += foreign_settings.notes_of_dropout(settings, family.keys["dropout"], encoder.dropout)
     tokenizer, notes_of_tokenizer, has_segments = tokenizers.read(folder, embedder.lowercase)
     # 2. Tensors under canonical names, and the head that the class of the checkpoint has.
@@ -266,7 +264,8 @@ def _read(folder: Path, encoder_only: bool) -> tuple[Export, list[str]]:
         parts = frozenset({CLM} if parts == {MLM} else parts)
     # No class has only these two, but an MLM checkpoint may keep the pooler of the model it was trained from.
     if parts not in family.suffixes and parts != {POOLER, MLM}:
-        known = ", ".join(sorted({family.stem + name for name in family.classes.values()}))
+        names = {family.stem + name for own, name in family.suffixes.items() if own <= family.parts.keys()}
+        known = ", ".join(sorted(names))
         raise UserError(f"{folder} has {', '.join(sorted(parts))} beside its encoder, and not {known}; {ENCODER_ONLY}")
     if refusals := family.refusals(encoder, tokenizer.pad_id):
         raise UserError(refusals[0])

@@ -6,12 +6,10 @@ therefore have zeros in that row, as PyTorch keeps it in training (`padding_idx`
 token's own logit changes too. `classifier_activation` decides whether a pooler has its dense layer.
 """
 
-import dataclasses
-
 import numpy as np
 
 from bertjax.interop import names
-from bertjax.interop.bert import CLASSES, KEYS, MASKED_LM
+from bertjax.interop.bert import KEYS, MASKED_LM
 from bertjax.interop.family import MLM, NSP, POOLER, Family
 from bertjax.interop.foreign_settings import config_error
 from bertjax.interop.task_heads import TaskHead, task_heads
@@ -108,8 +106,8 @@ FAMILY = _MobileBert(
         ),
         NSP: names.dense("cls.seq_relationship", "heads/nsp/classifier"),
     },
-    classes={frozenset({POOLER, MLM, NSP}): "ForPreTraining"} | CLASSES,
-    task_heads=task_heads(TaskHead("classifier", "mobilebert.pooler.dense", _POOLER)),
+    classes={frozenset({POOLER, MLM, NSP}): "ForPreTraining"},
+    task_heads=task_heads(TaskHead("classifier", "mobilebert.pooler.dense", settings=_POOLER)),
     keys=KEYS
     | {
         "activation": "hidden_act",
@@ -118,10 +116,9 @@ FAMILY = _MobileBert(
         "block.feedforwards": "num_feedforward_networks",
         "block.normalization": "normalization_type",
     },
-    defaults=dataclasses.replace(PRESETS["mobilebert"], vocab_size=30522),
+    defaults=PRESETS["mobilebert"].replace({"vocab_size": 30522}),
     fixed={"use_bottleneck": True, "trigram_input": True},
     further=frozenset({"use_bottleneck_attention", "key_query_shared_bottleneck"}),
     decoder="cls.predictions.decoder",
-    has_flax=False,
     finds_padding_by_id=True,  # its embedding is zero
 )

@@ -15,13 +15,11 @@ import numpy as np
 
 from bertjax.interop import names
 from bertjax.interop.bert import KEYS_WITHOUT_SEGMENTS
-from bertjax.interop.eurobert import base_of, table_of
 from bertjax.interop.family import ACTIVATIONS, MLM, Family, number
 from bertjax.interop.foreign_settings import config_error
+from bertjax.interop.llama import base_of, table_of
 from bertjax.interop.task_heads import CLS, MEAN, TaskHead, task_heads
-from bertjax.models.bert import BertEmbeddings
-from bertjax.models.blocks.modern import ModernBlock
-from bertjax.models.config import EncoderConfig
+from bertjax.models.presets import PRESETS
 from bertjax.runtime.errors import UserError, quoted
 
 _LAYER, _OURS = f"model.layers.{names.LAYER}", "encoder/layers"
@@ -82,18 +80,6 @@ class _ModernBert(Family):
         return {name: tensor for name, tensor in tensors.items() if not name.startswith(f"{_FIRST_NORM}.")}
 
 
-@dataclasses.dataclass(frozen=True)
-class _LabelHead(TaskHead):
-    """`bertjax.models.other_heads.LabelHead` under the names of transformers."""
-
-    def names(self, term):
-        return (
-            *names.dense("head.dense", f"heads/{term}/transform"),
-            *names.norm("head.norm", f"heads/{term}/norm"),
-            *names.dense(self.logits, f"heads/{term}/classifier"),
-        )
-
-
 def _in_keys_of_transformers_4(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings with the keys of transformers 4, and windows as bertjax counts them.
 
@@ -114,7 +100,10 @@ def _in_keys_of_transformers_4(config: Mapping[str, Any]) -> dict[str, Any]:
         raise config_error(_PERIOD, every, "bertjax needs 1 or more, and 1 if all layers are global")
     if kinds := config.get("layer_types"):
         periods = [every, *range(1, len(kinds) + 1)]
-        fitting = (every for every in periods if kinds == [_kind(place % every) for place in range(len(kinds))])
+        full, local = _BASES
+        fitting = (
+            every for every in periods if kinds == [local if place % every else full for place in range(len(kinds))]
+        )
         if len(kinds) != layers or (every := next(fitting, None)) is None:
             raise config_error("layer_types", kinds, f"bertjax has {layers}, of which one in a period is global")
     # transformers lets a token see local_attention // 2 to either side.
@@ -129,11 +118,9 @@ def _in_keys_of_transformers_4(config: Mapping[str, Any]) -> dict[str, Any]:
     return settings | {"local_attention": side, _PERIOD: every}
 
 
-def _kind(place: int) -> str:
-    return "sliding_attention" if place else "full_attention"
-
-
-_SEQUENCE = _LabelHead("classifier", pooling="classifier_pooling", poolings={CLS: CLS, MEAN: MEAN})
+_SEQUENCE = TaskHead(
+    "classifier", own="head.dense", norm="head.norm", pooling="classifier_pooling", poolings={CLS: CLS, MEAN: MEAN}
+)
 _HEADS = task_heads(_SEQUENCE)
 FAMILY = _ModernBert(
     title="ModernBERT",
@@ -151,7 +138,6 @@ FAMILY = _ModernBert(
         *names.norm("model.final_norm", "encoder/final_norm"),
     ),
     parts={MLM: names.masked_lm("head.dense", "head.norm", "decoder.bias")},
-    classes={frozenset({MLM}): "ForMaskedLM", frozenset(): "Model"},
     # Every class has `ModernBertPredictionHead` and `classifier`, those on tokens too.
     task_heads={term: dataclasses.replace(_SEQUENCE, suffix=head.suffix) for term, head in _HEADS.items()},
     keys=KEYS_WITHOUT_SEGMENTS
@@ -166,22 +152,10 @@ FAMILY = _ModernBert(
         "block.global_every": _PERIOD,
         "block.biases": "norm_bias",
     },
-    defaults=EncoderConfig(
-        vocab_size=50368,
-        layers=22,
-        feedforward=1152,
-        embeddings=BertEmbeddings(segments=0, positions="none"),
-        block=ModernBlock(),
-        max_positions=8192,
-        dropout=0.0,
-        attention_dropout=0.0,
-        norm_epsilon=1e-5,
-    ),
+    defaults=PRESETS["modernbert_base"].replace({"vocab_size": 50368}),
     fixed={"decoder_bias": True},
     further=_HARMLESS.union(_BIASES, _READ),
-    prefix="model.",
     decoder="decoder",
     masking_rate=0.3,
-    has_flax=False,
     since="4.48",
 )

@@ -1,5 +1,6 @@
 """Name tables between bertjax params and PyTorch tensors, and conversion both ways; unmatched names are errors."""
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -63,37 +64,31 @@ def embeddings(theirs: str, segments: bool = True) -> tuple[Name, ...]:
     )
 
 
-# {a layer's part: its path, if it has another name}
-_PATHS = {part: f"attention/{part}" for part in ("query", "key", "value")} | {"attended": "attention/output"}
+_OF_ATTENTION = "attention/query attention/key attention/value attention/output attention_norm".split()
+_OF_FEEDFORWARD = "intermediate output output_norm".split()
 
 
-def layers(theirs: str, **parts: str) -> tuple[Name, ...]:
+def layers(theirs: str, attention: str, feedforward: str) -> tuple[Name, ...]:
     """Return the names of the layer stack.
 
     Args:
       theirs: name of a layer.
-      parts: name of each part, relative to the layer; those that end in `norm` are layer norms, others dense layers.
+      attention: names in a layer of the queries, keys, values, output and norm of attention, with spaces between.
+      feedforward: names of the two kernels and the norm of the feed-forward network.
     """
-    made = []
-    for part, name in parts.items():
-        kind = norm if part.endswith("norm") else dense
-        made += kind(f"{theirs}.{name}", f"encoder/layers/{_PATHS.get(part, part)}")
-    return tuple(made)
+    parts = zip([*attention.split(), *feedforward.split()], [*_OF_ATTENTION, *_OF_FEEDFORWARD], strict=True)
+    made = [
+        (norm if ours.endswith("norm") else dense)(f"{theirs}.{name}", f"encoder/layers/{ours}") for name, ours in parts
+    ]
+    return tuple(itertools.chain.from_iterable(made))
 
 
-def bert_layers(theirs: str) -> tuple[Name, ...]:
+_OF_BERT = [f"attention.{name}" for name in "self.query self.key self.value output.dense output.LayerNorm".split()]
+
+
+def bert_layers(theirs: str, attention: str = " ".join(_OF_BERT)) -> tuple[Name, ...]:
     """Return the names of the layer stack in BERT and in the classes that were copied from it."""
-    return layers(
-        f"{theirs}.encoder.layer.{LAYER}",
-        query="attention.self.query",
-        key="attention.self.key",
-        value="attention.self.value",
-        attended="attention.output.dense",
-        attention_norm="attention.output.LayerNorm",
-        intermediate="intermediate.dense",
-        output="output.dense",
-        output_norm="output.LayerNorm",
-    )
+    return layers(f"{theirs}.encoder.layer.{LAYER}", attention, "intermediate.dense output.dense output.LayerNorm")
 
 
 def masked_lm(transform: str, transform_norm: str, bias: str, head: str = "mlm") -> tuple[Name, ...]:

@@ -25,8 +25,9 @@ from bertjax.data.tokenizer import Tokenizer
 from bertjax.data.tokenizer.tokenizers_library import HuggingFaceTokenizer
 from bertjax.inference import onnx as engine
 from bertjax.inference.description import DESCRIPTION, EMBEDDING, TAGGING, TOKENIZER, Description
-from bertjax.interop import families, huggingface, task_heads
+from bertjax.interop import huggingface, task_heads
 from bertjax.interop.outputs import Reading, reading_of, values
+from bertjax.interop.roberta import with_published_ids
 from bertjax.interop.tokenizers import MODEL, load_json
 from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.runtime.errors import RunFailed, UserError
@@ -83,7 +84,7 @@ def write(path: Path, export: Export) -> list[str]:
 
 def as_written(export: Export) -> tuple[Export, list[str]]:
     """Return the model that a file computes, with the ids of its family and its temperature in the head, and notes."""
-    return task_heads.with_temperature(families.with_published_ids(export))
+    return task_heads.with_temperature(with_published_ids(export))
 
 
 def check_place(path: Path) -> None:

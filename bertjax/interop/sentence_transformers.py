@@ -120,24 +120,20 @@ def write(
         for index, kind in enumerate(kinds)
     ]
     pooling = {"word_embedding_dimension": encoder.width} | {mode: mode == _MEAN for mode in _MODES}
-    (folder / _POOLING).mkdir(exist_ok=True)
-    for name, content in (
-        (f"{_POOLING}/config.json", pooling),
-        ("sentence_bert_config.json", {"max_seq_length": max_tokens, "do_lower_case": False}),
-        (MODULES, modules),
-    ):
+    files = {
+        f"{_POOLING}/config.json": pooling,
+        "sentence_bert_config.json": {"max_seq_length": max_tokens, "do_lower_case": False},
+        MODULES: modules,
+    }
+    if head is not None:
+        features = dict(zip(("in_features", "out_features"), head["kernel"].shape))
+        files[f"{modules[-1]['path']}/config.json"] = features | {"bias": True, "activation_function": activation}
+    for name, content in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     if head is not None:
-        _write_dense(folder / modules[-1]["path"], head, activation)
-
-
-def _write_dense(folder: Path, head: Mapping[str, np.ndarray], activation: str) -> None:
-    folder.mkdir(exist_ok=True)
-    features = dict(zip(("in_features", "out_features"), head["kernel"].shape))
-    content = features | {"bias": True, "activation_function": activation}
-    (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    tensors = {"linear.weight": np.ascontiguousarray(head["kernel"].T), "linear.bias": head["bias"]}
-    weights.write(folder / weights.SAFETENSORS, tensors)
+        tensors = {"linear.weight": np.ascontiguousarray(head["kernel"].T), "linear.bias": head["bias"]}
+        weights.write(folder / modules[-1]["path"] / weights.SAFETENSORS, tensors)
 
 
 def read(folder: Path, encoder_only: bool = False) -> Embedder:

@@ -171,6 +171,7 @@ def describe_published(path: Path, family: str, settings: Mapping[str, Any]) -> 
     pieces = [(piece.piece, piece.score) for piece in model.pieces]
     vocab, unknown = _vocabulary(pieces, family, model.trainer_spec.unk_id)
     ids = {piece: i for i, (piece, _) in enumerate(vocab)}
+    bounds = [(symbol, ids[symbol]) for symbol in ("<cls>", "<sep>") if symbol in ids]
     special = {piece.piece: True for piece in model.pieces if piece.type == _CONTROL and piece.piece in ids}
     # SentencePiece never splits user-defined pieces. transformers gets the same from non-special added tokens.
     whole = {piece.piece: False for piece in model.pieces if piece.type == _USER_DEFINED}
@@ -183,15 +184,12 @@ def describe_published(path: Path, family: str, settings: Mapping[str, Any]) -> 
         ],
         "normalizer": {"type": "Sequence", "normalizers": _published_normalizers(model, family, settings)},
         "pre_tokenizer": _METASPACE,
-        "post_processor": _template(ids) if family == "xlnet" and {"<cls>", "<sep>"} <= ids.keys() else None,
+        "post_processor": template(*bounds, segment=1, cls_last=True)
+        if family == "xlnet" and len(bounds) == 2
+        else None,
         "decoder": _METASPACE,
         "model": {"type": "Unigram", "unk_id": unknown, "vocab": vocab, "byte_fallback": False},
     }
-
-
-def _template(ids: Mapping[str, int]) -> dict[str, Any]:
-    cls, sep = ((symbol, ids[symbol]) for symbol in ("<cls>", "<sep>"))
-    return template(cls, sep, segment=1, cls_last=True)
 
 
 def _vocabulary(pieces: list[Piece], family: str, unknown: int) -> tuple[list[Piece], int]:
@@ -200,21 +198,17 @@ def _vocabulary(pieces: list[Piece], family: str, unknown: int) -> tuple[list[Pi
     XLM-R and CamemBERT were trained in fairseq, which puts its own symbols before SentencePiece's.
     """
     # SentencePiece's own first pieces (<unk>, <s>, </s>) are dropped: fairseq's come in another order.
+    symbols = [(symbol, 0.0) for symbol in _OWN_SYMBOLS[family][: _FAIRSEQ_UNKNOWN + 1]]
     if family == "xlm-roberta":
-        symbols = [(symbol, 0.0) for symbol in ("<s>", "<pad>", "</s>", "<unk>")]
         return [*symbols, *pieces[3:], ("<mask>", 0.0)], _FAIRSEQ_UNKNOWN
     if family == "camembert":
-        symbols = [(symbol, 0.0) for symbol in ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>")]
         return [*symbols, ("<unk>NOTUSED", -100.0), *pieces[1:], ("<mask>", 0.0)], _FAIRSEQ_UNKNOWN
     if family == "deberta-v2":
         lacking = [] if "[MASK]" in dict(pieces) else [("[MASK]", 0.0)]
         return [*pieces, *lacking], unknown
     # The published code of ALBERT and XLNet splits "9," into "9" and ",", so such pieces get a hopeless score.
-    return [(piece, score - 100 if _ends_in_number_comma(piece) else score) for piece, score in pieces], unknown
-
-
-def _ends_in_number_comma(piece: str) -> bool:
-    return len(piece) >= 2 and piece[-1] == "," and piece[-2].isdigit()
+    hopeless = {piece for piece, _ in pieces if piece[-1:] == "," and piece[-2:-1].isdigit()}
+    return [(piece, score - 100 if piece in hopeless else score) for piece, score in pieces], unknown
 
 
 def _published_normalizers(model, family: str, settings: Mapping[str, Any]) -> list[dict]:

@@ -22,16 +22,12 @@ CLASSIFICATION, MULTI_LABEL, REGRESSION, TAGGING = "classification", "multi_labe
 SPAN, CHOICE = "span", "multiple_choice"
 SEQUENCE, TOKENS = "ForSequenceClassification", "ForTokenClassification"
 QUESTIONS, CHOICES = "ForQuestionAnswering", "ForMultipleChoice"
-# {head: (the objective that trains it, the kind of examples that it predicts from)}
-_TRAINED_BY = {
-    CLASSIFICATION: ("classification", {"kind": "labeled_text"}),
-    MULTI_LABEL: ("multi_label", {"kind": "label_sets"}),
-    REGRESSION: ("regression", {"kind": "labeled_text"}),
-    TAGGING: ("tagging", {"kind": "tagged"}),
-    SPAN: ("question_answering", {"kind": "questions"}),
-    CHOICE: ("multiple_choice", {"kind": "choices"}),
-}
-TERMS = tuple(_TRAINED_BY)
+# {head: the kind of examples that it predicts from}
+_EXAMPLES = {CLASSIFICATION: "labeled_text", MULTI_LABEL: "label_sets", REGRESSION: "labeled_text"}
+_EXAMPLES |= {TAGGING: "tagged", SPAN: "questions", CHOICE: "choices"}
+# {head: the objective that trains it}
+_TRAINED_BY = {term: "question_answering" if term == SPAN else term for term in _EXAMPLES}
+TERMS = tuple(_EXAMPLES)
 ON_TOKENS = TAGGING, SPAN  # heads that read the state of each token
 ON_EXAMPLES = CLASSIFICATION, MULTI_LABEL, REGRESSION  # heads that read one vector per text
 CLS, MEAN, LATE = "cls", "mean", "late"  # `objective.pooling`; most classes of transformers compute the first only
@@ -61,6 +57,8 @@ class TaskHead:
     Attributes:
       logits: tensor name, without `.weight` or `.bias`, of the dense layer that computes the logits.
       pooler: the same for the dense layer before it; empty if the head reads every token's state.
+      own: the same for a layer that the head has beside the pooler (`HiddenLayerHead`); empty for none.
+      norm: the same for the norm after that one (`LabelHead`); empty for none.
       settings: {key of `config.json`: (the value that bertjax computes, the default in transformers)}.
       pooling: key of `config.json` for `objective.pooling`; empty if the class has only `cls`.
       poolings: {value of that key: value of `objective.pooling`}; the first one is the default in transformers.
@@ -69,6 +67,8 @@ class TaskHead:
 
     logits: str
     pooler: str = ""
+    own: str = ""
+    norm: str = ""
     settings: Mapping[str, tuple[Any, Any]] = dataclasses.field(default_factory=dict)
     pooling: str = ""
     poolings: Mapping[str, str] = dataclasses.field(default_factory=lambda: {CLS: CLS})
@@ -76,8 +76,11 @@ class TaskHead:
 
     def names(self, term: str) -> tuple[Name, ...]:
         """Return the name table of the head and its pooler."""
-        pooler = names.dense(self.pooler, "encoder/pooler") if self.pooler else ()
-        return (*pooler, *names.dense(self.logits, f"heads/{term}"))
+        before = names.dense(self.pooler, "encoder/pooler") if self.pooler else ()
+        if self.own:
+            before = names.dense(self.own, f"heads/{term}/transform")
+        norm = names.norm(self.norm, f"heads/{term}/norm") if self.norm else ()
+        return (*before, *norm, *names.dense(self.logits, f"heads/{term}{'/classifier' * bool(self.own)}"))
 
     def check(self, config: Mapping[str, Any]) -> None:
         """Raise UserError if a `config.json` asks for a head that bertjax does not compute."""
@@ -176,7 +179,7 @@ def objective_of(export_settings: Mapping[str, Any], term: str) -> Mapping[str, 
     Raises:
       UserError: another objective trained it, such as a user's own.
     """
-    objective, kind = first_objective(export_settings), _TRAINED_BY[term][0]
+    objective, kind = first_objective(export_settings), _TRAINED_BY[term]
     if (own := objective.get("kind")) != kind:
         raise UserError(
             f"the head {term} was trained by objective.kind={own!r}, and transformers has only {kind}; {ENCODER_ONLY}"
@@ -253,14 +256,14 @@ def task_of(config: Mapping[str, Any], term: str, head: TaskHead, outputs: int, 
     Raises:
       UserError: the labels do not fit the logits.
     """
-    kind, examples = _TRAINED_BY[term]
+    examples: dict[str, Any] = {"kind": _EXAMPLES[term]}
     labels = _labels(config)
     if labels is None:
         labels = [f"LABEL_{number}" for number in range(outputs if term in _NAMED else 2)]
     expected = 2 if term == SPAN else outputs if term in _NAMED else 1
     if outputs != expected:
         raise UserError(f"the head of {term} has {outputs} logits, and bertjax computes {expected}; add --encoder-only")
-    objective = {"kind": kind}
+    objective: dict[str, Any] = {"kind": _TRAINED_BY[term]}
     if head.pooling and term not in ON_TOKENS:
         objective["pooling"] = head.pooling_of(config)
     if term in _NAMED:
@@ -273,12 +276,9 @@ def task_of(config: Mapping[str, Any], term: str, head: TaskHead, outputs: int, 
         objective["classes"] = [str(number) for number in range(len(labels))]
     if term == SPAN:  # windows must fit the encoder, which may be shorter than the defaults assume
         defaults = Questions()
-        lengths = {
-            "stride": min(defaults.stride, longest // 2),
-            "max_question": min(defaults.max_question, longest // 4),
-        }
-        examples = examples | lengths
-    return {"objective": objective, "examples": dict(examples)}
+        examples["stride"] = min(defaults.stride, longest // 2)
+        examples["max_question"] = min(defaults.max_question, longest // 4)
+    return {"objective": objective, "examples": examples}
 
 
 def of_cross_encoder(activation: str) -> dict[str, Any]:

@@ -236,7 +236,7 @@ def _described(folder: Path, kind: str, own: TokenizerClass, roles: dict[str, st
 def _note_on_case(pieces: Iterable[str]) -> list[str]:
     """Return a note if lowercasing, BERT's default, would leave many pieces unused."""
     words = [piece for piece in pieces if piece.isalpha()]
-    changed = [word for word in words if any(map(_is_changed, word))]
+    changed = [word for word in words if any(c != unicodedata.normalize("NFD", c.lower())[0] for c in word)]
     if len(changed) < 0.1 * len(words) or not changed:
         return []
     return [
@@ -244,10 +244,6 @@ def _note_on_case(pieces: Iterable[str]) -> list[str]:
         f"{len(changed):,} of {len(words):,} words of {VOCAB} have them ({quoted(changed[0])}): set it to false if the "
         "model is cased"
     ]
-
-
-def _is_changed(letter: str) -> bool:
-    return letter != unicodedata.normalize("NFD", letter.lower())[0]
 
 
 def _read_sentencepiece(folder: Path, description: dict, files: foreign_tokenizers.Declared) -> Tokenizer:

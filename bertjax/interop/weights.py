@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, deserialize
 
@@ -21,11 +22,7 @@ SAFETENSORS, PICKLE = "model.safetensors", "pytorch_model.bin"
 _INDEX = ".index.json"
 # Opcodes of a pickle that name a function or a class, and the names that `torch.save` writes for tensors.
 _NAMING = ("GLOBAL", "INST", "STACK_GLOBAL")
-_NAMES_OF_TENSORS = (
-    "collections OrderedDict",
-    "torch._utils _rebuild_tensor_v2",
-    "torch._utils _rebuild_parameter",
-)
+_NAMES_OF_TENSORS = ("collections OrderedDict", "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter")
 # Other formats: (file pattern, what the file is, how to convert it). `{path}` is the file, `{folder}` its folder and
 # `{model}` the model's class.
 _OLDER = "with transformers 4.57: transformers.{model}.from_pretrained({folder!r}, from_FLAG=True).save_pretrained(NEW)"
@@ -60,7 +57,16 @@ _OF_TRAINING = ("training_args", "optimizer", "scheduler", "rng_state", "scaler"
 _WRAPPERS = re.compile(r"(^|\.)(?:(?:_orig_mod|module|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.)+")
 # Memory that the tensors of a pickle may take, in file sizes. Tied weights share memory, and bfloat16 is widened.
 _MOST_COPIES = 8
-_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "u1", "BOOL": "?"}
+_DTYPES = {
+    "BF16": jnp.bfloat16,
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "U8": "u1",
+    "BOOL": "?",
+}
 
 
 def read(folder: Path) -> dict[str, np.ndarray]:
@@ -156,16 +162,10 @@ def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
 
 
 def _array(path: Path, name: str, tensor: dict) -> np.ndarray:
-    if tensor["dtype"] == "BF16":
-        return _widen_bfloat16(np.frombuffer(tensor["data"], "<u2")).reshape(tensor["shape"])
     if tensor["dtype"] not in _DTYPES:
         raise UserError(f"{path}: {quoted(name)} holds {tensor['dtype']}, which bertjax does not read; save float32")
-    return np.frombuffer(tensor["data"], _DTYPES[tensor["dtype"]]).reshape(tensor["shape"])
-
-
-def _widen_bfloat16(bits: np.ndarray) -> np.ndarray:
-    """Return bfloat16 bit patterns (uint16) as float32: they are its upper 16 bits."""
-    return (bits.astype(np.uint32) << 16).view(np.float32)
+    array = np.frombuffer(tensor["data"], _DTYPES[tensor["dtype"]]).reshape(tensor["shape"])
+    return array.astype(np.float32) if array.dtype == jnp.bfloat16 else array
 
 
 def _read_pickle(path: Path) -> dict[str, np.ndarray]:
@@ -183,9 +183,6 @@ def _read_pickle(path: Path) -> dict[str, np.ndarray]:
         raise UserError(f"PyTorch {torch.__version__} does not read {path} safely; pip install --upgrade torch")
     try:
         content = untrusted.read_bytes(path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({reason(error)}); download it again") from None
-    try:
         if called := _called(content):
             raise UserError(f"{path} asks to run {quoted(called)}, which bertjax does not do; get it as {SAFETENSORS}")
         with warnings.catch_warnings():
@@ -194,6 +191,8 @@ def _read_pickle(path: Path) -> dict[str, np.ndarray]:
         return _arrays(state, len(content), path)
     except UserError:
         raise
+    except OSError as error:
+        problem = f"cannot be read ({reason(error)})"
     except ValueError as error:
         problem = f"is not a PyTorch state dict ({reason(error)})"
     except Exception as error:  # PyTorch raises whatever its reader meets in a damaged file

@@ -10,19 +10,14 @@ import dataclasses
 from bertjax.interop import names
 from bertjax.interop.family import PLM, Family
 from bertjax.interop.task_heads import QUESTIONS, TaskHead, task_heads
-from bertjax.models.blocks.xlnet import XLNetBlock, XLNetEmbeddings
-from bertjax.models.config import EncoderConfig
+from bertjax.models.presets import PRESETS
 
 _ATTENTION = f"transformer.layer.{names.LAYER}.rel_attn"
 _OURS = "encoder/layers/attention"
 _QUERY, _SPLIT = "transformer.mask_emb", {f"{_ATTENTION}.{kernel}" for kernel in "qkvor"}
 _SPAN = f"{QUESTIONS}Simple"
 # {key: (our value, default)}. transformers pools the last or the first token, whether or not [CLS] is there.
-_SUMMARY = {
-    "summary_type": ("first", "last"),
-    "summary_use_proj": (True, True),
-    "summary_activation": ("tanh", "tanh"),
-}
+_SUMMARY = {"summary_type": ("first", "last"), "summary_use_proj": (True, True), "summary_activation": ("tanh", "tanh")}
 
 
 class _XLNet(Family):
@@ -68,10 +63,10 @@ FAMILY = _XLNet(
         *names.norm(f"transformer.layer.{names.LAYER}.ff.layer_norm", "encoder/layers/output_norm"),
     ),
     parts={PLM: (names.Name("lm_loss.bias", "heads/plm/word_bias"),)},
-    classes={frozenset({PLM}): "LMHeadModel", frozenset(): "Model"},
+    classes={frozenset({PLM}): "LMHeadModel"},
     # transformers lists XLNetLMHeadModel among the pretraining models.
     autos={"LMHeadModel": "AutoModelForPreTraining", _SPAN: f"AutoModel{QUESTIONS}"},
-    task_heads=task_heads(TaskHead("logits_proj", "sequence_summary.summary", _SUMMARY), questions=_SPAN),
+    task_heads=task_heads(TaskHead("logits_proj", "sequence_summary.summary", settings=_SUMMARY), questions=_SPAN),
     keys={
         "vocab_size": "vocab_size",
         "layers": "n_layer",
@@ -84,18 +79,8 @@ FAMILY = _XLNet(
         "norm_epsilon": "layer_norm_eps",
         "init_stddev": "initializer_range",
     },
-    defaults=EncoderConfig(
-        vocab_size=32000,
-        layers=24,
-        width=1024,
-        heads=16,
-        feedforward=4096,
-        embeddings=XLNetEmbeddings(),
-        block=XLNetBlock(),
-    ),
-    prefix="transformer.",
+    defaults=PRESETS["xlnet_large"].replace({"vocab_size": 32000}),
     derived={"d_head": "head_channels"},
     fixed={"attn_type": "bi", "bi_data": False, "same_length": False, "clamp_len": -1},
     decoder="lm_loss",
-    has_flax=False,
 )

@@ -12,7 +12,7 @@ from bertjax.config.export import Export
 from bertjax.data import tokenizer
 from bertjax.data.config import TokenizerConfig
 from bertjax.data.tokenizer import Tokenizer
-from bertjax.interop import families
+from bertjax.interop import families, roberta
 from bertjax.models import vocabulary
 from tests import batches
 
@@ -63,33 +63,31 @@ OWN = {
     },
     "mpnet": {"block": {"kind": "mpnet"}, "embeddings": {"segments": 0, "position_offset": 2}},
 }
-CLASSES = {
+_CLASSES = {
     "bert": {
-        "BertForPreTraining": frozenset({"pooler", "mlm", "nsp"}),
-        "BertForMaskedLM": frozenset({"mlm"}),
-        "BertLMHeadModel": frozenset({"clm"}),
-        "BertModel": frozenset({"pooler"}),
+        "BertForPreTraining": "pooler mlm nsp",
+        "BertForMaskedLM": "mlm",
+        "BertLMHeadModel": "clm",
+        "BertModel": "pooler",
     },
-    "albert": {
-        "AlbertForPreTraining": frozenset({"pooler", "mlm", "sop"}),
-        "AlbertForMaskedLM": frozenset({"mlm"}),
-        "AlbertModel": frozenset({"pooler"}),
-    },
-    "electra": {"ElectraForPreTraining": frozenset({"rtd"}), "ElectraModel": frozenset()},
-    "distilbert": {"DistilBertForMaskedLM": frozenset({"mlm"}), "DistilBertModel": frozenset()},
-    "roberta": {"RobertaForMaskedLM": frozenset({"mlm"}), "RobertaModel": frozenset({"pooler"})},
-    "xlnet": {"XLNetLMHeadModel": frozenset({"plm"}), "XLNetModel": frozenset()},
+    "albert": {"AlbertForPreTraining": "pooler mlm sop", "AlbertForMaskedLM": "mlm", "AlbertModel": "pooler"},
+    "electra": {"ElectraForPreTraining": "rtd", "ElectraModel": ""},
+    "distilbert": {"DistilBertForMaskedLM": "mlm", "DistilBertModel": ""},
+    "roberta": {"RobertaForMaskedLM": "mlm", "RobertaModel": "pooler"},
+    "xlnet": {"XLNetLMHeadModel": "plm", "XLNetModel": ""},
     "mobilebert": {
-        "MobileBertForPreTraining": frozenset({"pooler", "mlm", "nsp"}),
-        "MobileBertForMaskedLM": frozenset({"mlm"}),
-        "MobileBertModel": frozenset({"pooler"}),
+        "MobileBertForPreTraining": "pooler mlm nsp",
+        "MobileBertForMaskedLM": "mlm",
+        "MobileBertModel": "pooler",
     },
-    "modernbert": {"ModernBertForMaskedLM": frozenset({"mlm"}), "ModernBertModel": frozenset()},
-    "eurobert": {"EuroBertForMaskedLM": frozenset({"mlm"}), "EuroBertModel": frozenset()},
-    "neobert": {"NeoBERTLMHead": frozenset({"mlm"}), "NeoBERT": frozenset()},
-    "deberta-v2": {"DebertaV2ForMaskedLM": frozenset({"mlm"}), "DebertaV2Model": frozenset()},
-    "mpnet": {"MPNetForMaskedLM": frozenset({"mlm"}), "MPNetModel": frozenset({"pooler"})},
+    "modernbert": {"ModernBertForMaskedLM": "mlm", "ModernBertModel": ""},
+    "eurobert": {"EuroBertForMaskedLM": "mlm", "EuroBertModel": ""},
+    "neobert": {"NeoBERTLMHead": "mlm", "NeoBERT": ""},
+    "deberta-v2": {"DebertaV2ForMaskedLM": "mlm", "DebertaV2Model": ""},
+    "mpnet": {"MPNetForMaskedLM": "mlm", "MPNetModel": "pooler"},
 }
+# {family: {class: parts}}
+CLASSES = {kind: {name: frozenset(parts.split()) for name, parts in known.items()} for kind, known in _CLASSES.items()}
 STEMS = {family.model_type: family.stem for family in families.FAMILIES}
 # Settings without which the classes of a family compute another architecture.
 NEEDED = {
@@ -157,7 +155,7 @@ def make(parts: frozenset[str], tokens: Tokenizer, kind: str = "bert") -> Export
     if kind == "modernbert":  # nothing reads the norm before the first attention, and its folders have none
         params["encoder"]["layers"]["attention_norm"]["scale"][0] = 1.0
     # In the files of MPNet, padding is id 1.
-    return families.with_published_ids(Export(to_dict(config), encoder, params, tokens, {}))
+    return roberta.with_published_ids(Export(to_dict(config), encoder, params, tokens, {}))
 
 
 def fine_tuned(term: str, tokens: Tokenizer, kind: str = "bert") -> Export:

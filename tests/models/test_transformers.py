@@ -40,7 +40,7 @@ def published():
 
 
 def bertjax_params(model) -> dict:
-    family = bert.FAMILY
+    family = bert.BERT
     tensors = family.canonical({name: tensor.detach().numpy() for name, tensor in model.state_dict().items()})
     flat = names.to_params(tensors, family.names(CONFIG, frozenset(family.parts)), family.shapes(CONFIG))
     return vocabulary.pad(unflatten_dict(flat, sep="/"), CONFIG)
