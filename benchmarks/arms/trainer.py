@@ -2,7 +2,7 @@
 
     python -m benchmarks.arms.trainer JOB
 
-JOB is a JSON file that `benchmarks/finetuning.py` writes. Into the folder of that file go `predictions.json`, one for
+JOB is a JSON file, see `run`. Into the folder of that file go `predictions.json`, one for
 each held-out record in the order of the file, and `figures.json`.
 """
 

@@ -60,9 +60,9 @@ CORE = [
     ),
     Mutant("training/evaluation.py", "else -value", "else value", "training/test_evaluation.py"),
     # The step and what it is made of.
-    Mutant("training/state.py", '"step": state["step"] + 1', '"step": state["step"] + 2', _STEP),
-    Mutant("training/state.py", "is_applied = is_finite & ~has_failed", "is_applied = is_finite", _STEP),
-    Mutant("training/state.py", "jnp.where(is_finite, 0,", 'jnp.where(is_finite, state["skipped"],', _STEP),
+    Mutant("training/step.py", '"step": state["step"] + 1', '"step": state["step"] + 2', _STEP),
+    Mutant("training/step.py", "is_applied = is_finite & ~has_failed", "is_applied = is_finite", _STEP),
+    Mutant("training/step.py", "jnp.where(is_finite, 0,", 'jnp.where(is_finite, state["skipped"],', _STEP),
     Mutant(
         "training/loss.py",
         "fewest = -(-rows * seq_len // micro_tokens)",
@@ -124,7 +124,7 @@ CORE = [
     # The model.
     Mutant("models/layers.py", "lax.erf(x * 2**-0.5)", "lax.erf(x)", "models"),
     Mutant("models/layers.py", "0.044715", "0.44715", "models"),
-    Mutant("models/dropout.py", "_BYTE_VALUES / _kept_bytes(rate)", "1.0 / (1.0 - rate)", "models/test_layers.py"),
+    Mutant("models/dropout_words.py", "BYTE_VALUES / _kept_bytes(rate)", "1.0 / (1.0 - rate)", "models/test_layers.py"),
     Mutant(
         "models/attention.py",
         "query_BQHD.shape[-1] ** -0.5",
@@ -307,14 +307,15 @@ RELIABILITY = [
         "training/parallel/processes.py", 'if name.rpartition("/")[2] != purpose:', "if False:", "training/parallel"
     ),
     # The lock of an object store.
-    Mutant("training/run/workdir.py", "or self._read(self.path) != self._id", "or not self._read(self.path)", _LEASE),
-    Mutant("training/run/workdir.py", "if self._read(self._alive) not in (before, _RELEASED):", "if False:", _LEASE),
+    Mutant("training/run/lease.py", "or not content.startswith(self._owner)", "or not content", _LEASE),
+    Mutant("training/run/lease.py", "if time.monotonic() - self._renewed > self._seconds:", "if False:", _LEASE),
     Mutant(
-        "training/run/workdir.py",
-        "            self.verify()\n            storage.write_text(self._alive, _REL",
-        "            storage.write_text(self._alive, _REL",
+        "training/run/lease.py",
+        "            if not self._taken:\n                storage.write_text",
+        "            if True:\n                storage.write_text",
         _LEASE,
     ),
+    Mutant("training/run/lease.py", "if earlier <= number:", "if earlier <= number + 1:", _LEASE),
     # Logs.
     Mutant(
         "training/run/writer.py",
@@ -324,7 +325,7 @@ RELIABILITY = [
     ),
     Mutant("training/run/writer.py", "and not self._failed\n", "\n", _WRITER),
     Mutant("training/run/writer.py", "if self._waiting and self._waiting[0] is record:", "if self._waiting:", _JOURNAL),
-    Mutant("training/run/writer.py", "deque(maxlen=_MOST_WAITING)", "deque()", _JOURNAL),
+    Mutant("training/run/writer.py", "while self._waiting_bytes > _MOST_WAITING_BYTES:", "while False:", _JOURNAL),
     Mutant("training/run/writer.py", "self._content += content", "self._content = content", _JOURNAL),
     Mutant("training/run/writer.py", "os.ftruncate(file.fileno(), size)", "pass", _JOURNAL),
     Mutant(

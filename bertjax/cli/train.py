@@ -39,7 +39,7 @@ from bertjax.training.evaluation import Evaluation
 from bertjax.training.hooks.base import Run
 from bertjax.training.hooks.default import default_hooks, user_hooks
 from bertjax.training.hooks.log import open_log, parse_steps
-from bertjax.training.optim.optimizer import averaged
+from bertjax.training.optim.ema import averaged
 from bertjax.training.optim.outside import function_of
 from bertjax.training.parallel import processes
 from bertjax.training.restore import restore

@@ -5,7 +5,7 @@ import json
 import jax
 import numpy as np
 
-from bertjax.training.optim.optimizer import averaged
+from bertjax.training.optim.ema import averaged
 from tests.training.test_ema import DECAY, setup_of, trained
 
 

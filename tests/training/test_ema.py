@@ -10,7 +10,7 @@ from flax.traverse_util import flatten_dict
 
 import bertjax
 from bertjax.config.config import from_dict
-from bertjax.training.optim.optimizer import averaged
+from bertjax.training.optim.ema import averaged
 from bertjax.training.setup import Setup, compile_chunk, init_state, make_setups
 from tests import batches, runs
 

@@ -11,7 +11,7 @@ from bertjax.training.hooks.base import Hook, Run
 from bertjax.training.hooks.log import Finite, Log, ProgressBar, Trace
 from bertjax.training.hooks.save import NewestResults, Save
 from bertjax.training.hooks.spikes import Spikes
-from bertjax.training.optim.optimizer import averaged
+from bertjax.training.optim.ema import averaged
 from bertjax.training.restore import Restored
 from bertjax.training.run.metrics import MetricsLog
 from bertjax.training.run.saving import Saving

@@ -33,7 +33,7 @@ class OptimizerConfig:
     Attributes:
       kind: `adamw` (Loshchilov & Hutter, 2019; arXiv 1711.05101); `stable_adamw`, which limits each parameter's update
         (Wortsman et al., 2023; arXiv 2304.13013); `lamb` (You et al., 2020; arXiv 1904.00962); `muon` for the kernels
-        of layers with AdamW for the rest (`bertjax.training.optim.optimizer`); or `module:function`, such as
+        of layers with AdamW for the rest (`bertjax.training.optim.adam`); or `module:function`, such as
         `optax.contrib:muon` (`bertjax.training.optim.outside`), for which Adam's settings below mean nothing.
       arguments: arguments of that function by name.
       learning_rate: peak learning rate; None derives it from the encoder width
@@ -58,8 +58,8 @@ class OptimizerConfig:
       frozen: regular expressions; parameters with a matching path never change and have no moments.
       grow_moments: moments after progressive stacking: `copy` copies them along with the layers, `reset` sets all
         moments to 0 (gonglinyuan/StackingBERT, reproduce_bert.sh). `ema_decay`'s average is copied or restarts alike.
-      ema_decay: decay rate of a moving average of the parameters, which is evaluated and exported beside them, such as
-        0.999; 0 for none. It takes as much memory as the parameters.
+      ema_decay: decay rate of a moving average of the parameters (`bertjax.training.optim.ema`), which is evaluated and
+        exported beside them, such as 0.999; 0 for none. It takes as much memory as the parameters.
     """
 
     kind: str = "adamw"
