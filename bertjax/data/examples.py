@@ -40,7 +40,6 @@ class Vocabulary:
     pair_separators: int = 1
 
     @classmethod
-    @functools.lru_cache(maxsize=8)  # sorting all ids takes longer than computing a short text
     def of(cls, tokenizer: Tokenizer) -> "Vocabulary":
         return cls(
             size=tokenizer.vocab_size,

@@ -11,6 +11,7 @@ import pytest
 
 from bertjax.analysis import attribution
 from bertjax.analysis.parts import identifiability
+from bertjax.models import replacing
 from bertjax.models.bert import BertEmbeddings
 from bertjax.models.blocks.mobilebert import MobileBertBlock, MobileBertEmbeddings
 from bertjax.models.heads import MaskedLMHead
@@ -54,7 +55,7 @@ def embedded(params, batch, config=CONFIG):
 @functools.partial(jax.jit, static_argnames="config")
 def predictions(params, batch, embedded_BTE=None, config=CONFIG):
     """Logits of `classes`, with these embeddings in place of those of the tokens if they are given."""
-    with contextlib.nullcontext() if embedded_BTE is None else attribution.with_embeddings(embedded_BTE):
+    with contextlib.nullcontext() if embedded_BTE is None else replacing.with_embeddings(embedded_BTE):
         return MODEL.clone(config=config).apply({"params": params}, batch, method=classes)
 
 
@@ -76,7 +77,7 @@ def test_rollout_is_that_of_a_loop_over_layers_tokens_and_heads():
 
 def predicted(inputs_BTE, params, batch):
     """The log-probability of class 1 of each example; 0 for an empty slot."""
-    with attribution.with_embeddings(inputs_BTE):
+    with replacing.with_embeddings(inputs_BTE):
         logits_BNC = MODEL.apply({"params": params}, batch, method=classes)
     exists_BN = (batch["examples_BT"][:, None] == jnp.arange(1, 3)[:, None]).any(axis=-1)
     return jnp.where(exists_BN, jax.nn.log_softmax(logits_BNC)[..., 1], 0.0)

@@ -18,6 +18,7 @@ from bertjax.analysis.part import Figure, Part, Result
 from bertjax.analysis.reduce import Progress, hide
 from bertjax.analysis.subject import Subject, captured
 from bertjax.data.labeled.questions import Questions
+from bertjax.models import replacing
 from bertjax.models.model import Model
 from bertjax.models.streams import Streams
 from bertjax.objectives.base import Arrays
@@ -103,7 +104,7 @@ class Answers:
 
         def predict(inputs_BTE: jax.Array, params: dict, batch: Arrays, answer_B: jax.Array) -> jax.Array:
             # Gradients are taken with respect to the embeddings: token ids have none.
-            with attribution.with_embeddings(inputs_BTE):
+            with replacing.with_embeddings(inputs_BTE):
                 logits = self.logits(params, batch)
             if self.is_number:
                 return logits
@@ -124,7 +125,7 @@ class Answers:
             hidden_LBTD = captured(self.subject.encoder, params, batch, ("hidden",))["hidden"]
 
             def at(hidden_BTD: jax.Array) -> jax.Array:
-                with attribution.with_hidden(hidden_BTD):
+                with replacing.with_hidden(hidden_BTD):
                     return self.logits(params, batch)
 
             # `map` instead of `vmap`: the logits of all layers at once would take L + 1 times the memory.

@@ -1,6 +1,5 @@
 """Optimizers by their settings. The training step applies the learning rate, since it knows the step count."""
 
-
 import jax
 import jax.numpy as jnp
 import optax

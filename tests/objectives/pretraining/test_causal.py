@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.analysis import attribution
 from bertjax.config.config import from_dict, to_dict
 from bertjax.config.export import Export
 from bertjax.data.batch import Draw, place
+from bertjax.models import replacing
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.encoder import Encoder
 from bertjax.models.kernel_choice import choose_attention
@@ -51,7 +51,7 @@ def test_no_logits_depend_on_later_tokens_or_other_examples(changes):
     model, params = OBJECTIVE.model(encoder), params_of(encoder, batch)
 
     def logits_T(embedded_TD):
-        with attribution.with_embeddings(embedded_TD[None]):
+        with replacing.with_embeddings(embedded_TD[None]):
             logits_BTV = OBJECTIVE.apply(model, params, batch)[..., : encoder.vocab_size]
         return jnp.einsum("btv,v->t", logits_BTV, jnp.sin(jnp.arange(encoder.vocab_size)))
 
