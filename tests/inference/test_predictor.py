@@ -11,6 +11,7 @@ import bertjax
 from bertjax.config import export
 from bertjax.data.text.augmentation import Augmentation
 from bertjax.inference import base
+from bertjax.inference import predictor as predictors
 from bertjax.inference.fill import Refill
 from bertjax.models.encoder import Encoder
 from bertjax.runtime.errors import UserError
@@ -86,7 +87,7 @@ def test_embeddings_are_means_of_the_hidden_states_of_any_layers(model, predicto
 def test_batches_parts_and_order_do_not_change_a_result(predictor, monkeypatch):
     alone = np.concatenate([predictor.embed([text]) for text in TEXTS[:10]])
     order = np.random.default_rng(2).permutation(len(TEXTS))
-    monkeypatch.setattr(predictor, "POSITIONS", 256)
+    monkeypatch.setattr(predictors, "POSITIONS", 256)
     monkeypatch.setattr(base, "PART", 16)
     shuffled = predictor.embed([TEXTS[index] for index in order])
     np.testing.assert_allclose(shuffled[np.argsort(order)][:10], alone, atol=1e-5)
