@@ -97,11 +97,15 @@ def _restart_with_faster_malloc(arguments: Sequence[str]) -> None:
         restart_with_huge_pages(known.platform)
 
 
+# What a server for ONNX files does not have, and commands on other models import first.
+_ENGINE = ("jax", "jaxlib", "flax", "optax")
+
+
 def _run(name: str, command: Callable[[], int]) -> int:
     try:
         return command()
     except ModuleNotFoundError as error:
-        if error.name != "jax":  # others are optional or of a user, and have messages of their own
+        if error.name not in _ENGINE:  # others are optional or of a user, and have messages of their own
             raise
         missing = error.name
     return _lack(name, missing)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from bertjax.data import sources
-from bertjax.inference.base import Pipeline
+from bertjax.inference.base import Pipeline, inputs_of
 from bertjax.inference.onnx import OnnxModel, cores, is_onnx, one_thread_tokenizers
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import UserError, json_text, printable, say
@@ -75,7 +75,7 @@ def _answers(path: str, file: str, threads: int, trust_code: bool) -> tuple[Call
 
 def records_for(pipeline: Pipeline, file: str = "") -> list[dict[str, Any]]:
     """Return records for a model, of a file or of the embedded English corpus."""
-    return pipeline.read(file)[:_TEXTS] if file else _sentences(pipeline.fields)
+    return inputs_of(pipeline, pipeline.read(file)[:_TEXTS]) if file else _sentences(pipeline.fields)
 
 
 def _sentences(fields: Sequence[str]) -> list[dict[str, Any]]:

@@ -102,7 +102,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _of_file(args: argparse.Namespace, columns: Mapping[str, str | int]) -> int:
     """Score an ONNX file, without JAX."""
-    if stray := [name for name in _OF_RUNS if getattr(args, name)]:
+    given = {name: getattr(args, name) for name in _OF_RUNS}
+    if stray := [name for name, value in given.items() if value not in (None, "") and value is not False]:
         raise UserError(f"--{stray[0].replace('_', '-')} has no effect on an ONNX file; remove it, or name its export")
     if not args.corpus:
         raise UserError("an ONNX file names no data to score on; add --corpus=FILE, a labeled file")

@@ -282,6 +282,12 @@ class Request:
         return totals
 
 
+def inputs_of(pipeline: Pipeline, records: Sequence[Record]) -> list[Record]:
+    """Return the records with what the pipeline reads of them, and their places."""
+    names = {*pipeline.fields, pipeline.list_field, WHERE}
+    return [{name: value for name, value in record.items() if name in names} for record in records]
+
+
 class Model:
     """A model ready for inference. A subclass defines `engine` and `task`."""
 

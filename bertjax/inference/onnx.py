@@ -50,8 +50,9 @@ _LONGEST_TO_SHORTEST = 1.5
 _SLOW_PASSES = ["SkipLayerNormFusion"]
 # Tokens of the row with which a file is checked when it is opened. Longer rows would need seconds.
 _CHECKED_TOKENS = 512
-# Scores of an evaluation that fits these settings, which a file has in its weights and its description.
-_OF_TUNING = ("temperature", "ece", "ece_calibrated", "threshold")
+# Scores of an evaluation that fits these settings, which a file has in its weights and its description, and the number
+# that is compared with the loss of a regression, which a file does not give.
+_LEFT_OUT = ("temperature", "ece", "ece_calibrated", "threshold", "label_variance")
 
 
 class TextTokenizer:
@@ -215,11 +216,10 @@ class OnnxTask(TaskPipeline):
     def __post_init__(self):
         super().__post_init__()
         description = self.model.description
+        for name, value in (("threshold", self.threshold), ("top", self.top or None)):
+            if value is not None and description.task not in (CLASSIFICATION, MULTI_LABEL):
+                raise UserError(f"{name}={value:g} has no effect on the task {description.task!r}; leave it out")
         if self.threshold is not None:
-            if description.task not in (CLASSIFICATION, MULTI_LABEL):
-                raise UserError(
-                    f"threshold={self.threshold:g} has no effect on the task {description.task!r}; leave it out"
-                )
             check(dataclasses.replace(description, threshold=self.threshold))
 
     @functools.cached_property
@@ -363,7 +363,7 @@ def score(model: OnnxModel, path: str, columns: Columns = {}, per_class: bool = 
     # The weights have the temperature in them.
     scores |= objective.copy_with(temperature=1.0).score(outputs, examples.ragged, records)
     figures: dict[str, Any] = {
-        "eval": {name: value for name, value in scores.items() if name not in _OF_TUNING},
+        "eval": {name: value for name, value in scores.items() if name not in _LEFT_OUT},
         "baseline": {"majority_accuracy": float(np.bincount(labels).max() / len(labels))} if is_class else {},
         "records": len(records),
         "cut": sum(examples.notes.values()),

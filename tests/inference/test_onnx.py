@@ -134,6 +134,8 @@ def test_the_time_of_a_text_is_measured(made, tmp_path):
     ]
     for result in results:
         assert 0 < result["p50"] <= result["p99"] and result["calls"] >= 20 and result["threads"] == 1
+    (tmp_path / "answered.csv").write_text("text,prediction\nabd ace,good\nbbe,bad\n")  # as `predict --out` writes it
+    flags = (*flags, "--file=answered.csv")
     shown = files.run(tmp_path, "bench", str(made.onnx), *flags).stdout.splitlines()
     assert shown[0].split() == ["threads", "batch", "p50", "ms", "p99", "ms", "texts/s", "model"] and len(shown) == 3
 
@@ -157,6 +159,8 @@ def test_a_tagger_answers_as_its_export(tmp_path):
     assert files.run(tmp_path, "bench", str(tagger.onnx), "--file=a.txt", "--seconds=0.01").returncode == 0
     refused = files.run(tmp_path, "evaluate", str(tagger.onnx), "--corpus=a.txt")
     assert refused.returncode == 2 and "examples.kind='tagged', on whose files only its export is" in refused.stderr
+    refused = files.run(tmp_path, "predict", str(tagger.onnx), "abd ace", "--top=2")
+    assert refused.returncode == 2 and "top=2 has no effect on the task 'tagging'; leave it out" in refused.stderr
 
 
 @slow
@@ -176,6 +180,8 @@ def test_bad_input_is_one_line(made, tmp_path):
         (("serve", str(made.onnx), "--max-texts=0"), "--max-texts=0 must be above 0"),
         (("serve", str(made.onnx), f"--host={'a' * 5000}"), "aaa... --port=8000 cannot be used"),
         (("train", "--config=tiny"), "train needs the package"),
+        (("predict", str(made.export), "a"), "predict needs the package"),
+        (("evaluate", str(made.export)), "evaluate needs the package"),
     ]:
         done = files.run(tmp_path, *arguments)
         assert done.returncode == 2, arguments
@@ -226,6 +232,7 @@ def test_flags_that_have_no_effect_are_refused(tmp_path, capsys):
             "--threads=2 has an effect on ONNX files",
         ),
         (evaluate.main, ["a.onnx", "--corpus=a.csv", "--as=run"], "--as has no effect on an ONNX file"),
+        (evaluate.main, ["a.onnx", "--corpus=a.csv", "--precision=0"], "--precision has no effect on an ONNX file"),
         (evaluate.main, [str(tmp_path), "--threads=2"], "--threads=2 has an effect on ONNX files"),
     ]:
         assert command_line.exit_code_of(lambda main=main, flags=flags: main(flags)) == 2

@@ -269,9 +269,9 @@ def correlations(numbers: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 
 
 def _ranks(values_M: np.ndarray) -> np.ndarray:
-    """Return ranks from 0; equal values share the mean of their ranks."""
+    """Return ranks from 0; equal values share the mean of their ranks. With a NaN among them, no value has a rank."""
     _, places_M, counts = np.unique(values_M, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts + 1) / 2)[places_M]
+    return np.where(np.isnan(values_M).any(), np.nan, (np.cumsum(counts) - (counts + 1) / 2)[places_M])
 
 
 def entity_scores(

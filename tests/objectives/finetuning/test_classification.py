@@ -154,6 +154,8 @@ def test_scores_of_regression(case):
     scores = Regression().score({"number": numbers}, ragged, [])
     assert scores["pearson"] == pytest.approx(stats.pearsonr(numbers, labels).statistic)
     assert scores["spearman"] == pytest.approx(stats.spearmanr(numbers, labels).statistic)
+    undefined = Regression().score({"number": np.array([np.nan, 1.0, 2.0, 3.0])}, ragged, [])
+    assert np.isnan([undefined["pearson"], undefined["spearman"]]).all()
     constant = Regression().score({"number": np.ones(4)}, ragged, [])
     assert constant == {
         "pearson": 0.0,
