@@ -50,7 +50,7 @@ def make(path: Path) -> None:
     from bertjax.config.export import Export
     from bertjax.data import sources, tokenizer
     from bertjax.data.tokenizer_config import TokenizerConfig
-    from bertjax.interop import onnx_int8
+    from bertjax.interop import onnx
     from bertjax.training.setup import init_state, make_setups
 
     texts = [document.text for document in sources.documents("embedded:en", "text")]
@@ -68,7 +68,7 @@ def make(path: Path) -> None:
     )
     setup = make_setups(config, tokens.vocab_size)[-1]
     params = init_state(setup)["params"]
-    onnx_int8.write(path, Export(to_dict(config), setup.encoder, params, tokens, {}))
+    onnx.write_int8(path, Export(to_dict(config), setup.encoder, params, tokens, {}))
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from bertjax.config.opening import SavedModel
 from bertjax.inference import description
 from bertjax.inference import onnx as engine
 from bertjax.inference.fill import masked_lm
-from bertjax.interop import card, families, hub, huggingface, onnx, onnx_int8, task_heads
+from bertjax.interop import card, families, hub, huggingface, onnx, task_heads
 from bertjax.runtime import command_line, platform, storage
 from bertjax.runtime.command_line import command
 from bertjax.runtime.errors import UserError, printable, say
@@ -51,7 +51,7 @@ def run(
       target: an empty or new folder, or a new file `MODEL.onnx`.
       encoder_only: whether to leave out heads and pooler, which makes models with unknown heads convertible.
       quantized: whether to write ONNX in int8. If `target` is a folder, it becomes a transformers folder with the file
-        in `onnx_int8.PLACE`.
+        in `onnx.INT8_PLACE`.
       score: labeled file to score the files in float32 and in int8 on; none if empty.
 
     Returns:
@@ -60,7 +60,7 @@ def run(
     Raises:
       UserError: the source is not a model, bertjax does not convert its family, a tensor has no counterpart, it has
         int8 weights already, or the target is not empty.
-      RunFailed: see `onnx.write` and `onnx_int8.write`.
+      RunFailed: see `onnx.write` and `onnx.write_int8`.
     """
     if score and not quantized:
         raise UserError(f"--score={score} compares int8 with float32; add --quantize=int8, or use bertjax evaluate")
@@ -89,7 +89,7 @@ def run(
     compare = functools.partial(latency.compared, path=score) if score else lambda whole, small: []
     if to_onnx:
         target.parent.mkdir(parents=True, exist_ok=True)
-        notes += onnx_int8.write(target, model, compare=compare) if quantized else onnx.write(target, model)
+        notes += onnx.write_int8(target, model, compare=compare) if quantized else onnx.write(target, model)
     else:
         # A draft that becomes the target when all of it is written.
         with storage.whole_folder(target) as draft:
@@ -98,9 +98,9 @@ def run(
             else:
                 notes = [*huggingface.write(draft, model), *notes]
             if quantized:
-                (draft / onnx_int8.PLACE).parent.mkdir()
-                notes += onnx_int8.write(draft / onnx_int8.PLACE, model, compare=compare)
-                notes.append(f"int8: {target / onnx_int8.PLACE}")
+                (draft / onnx.INT8_PLACE).parent.mkdir()
+                notes += onnx.write_int8(draft / onnx.INT8_PLACE, model, compare=compare)
+                notes.append(f"int8: {target / onnx.INT8_PLACE}")
     kind = "onnx" if to_onnx else "export" if from_huggingface and not quantized else "transformers"
     has_heads = masked_lm(model) is not None if from_huggingface else bool(model.params.get("heads"))
     task = next((term for term in task_heads.TERMS if term in model.params.get("heads", {})), "")
@@ -129,7 +129,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_flags(
         {
             "--quantize": "write ONNX in int8: the file of --to=MODEL.onnx, or in a folder of transformers "
-            f"{onnx_int8.PLACE}"
+            f"{onnx.INT8_PLACE}"
         },
         choices=("int8",),
     )

@@ -101,6 +101,7 @@ def run(
             opened.end("finished", command_line.FINISHED, figures["steps"])
             return Summary(figures["steps"], True, figures, files.path, tokenizer.pad_id)
         with opened.watchdog.state("restoring"):
+            opened.verify_lock()  # a run that took over while this one restored has logs of its own
             metrics_log = open_log(started, restored)
             hooks = [*default_hooks(started, restored, metrics_log, profile), *own]
             current = Run(started, restored, metrics_log, hooks, should_stop)

@@ -1,4 +1,4 @@
-"""ONNX export: transformers' encoder with bertjax's heads, through PyTorch's exporter, checked in onnxruntime.
+"""ONNX export, in float32 or int8: transformers' encoder with bertjax's heads, through PyTorch's exporter, and checked.
 
 The check compares onnxruntime with `bertjax predict` on random texts and text pairs, so it covers every step between,
 including where [CLS] is.
@@ -10,7 +10,7 @@ import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +33,11 @@ from bertjax.models.directions import BIDIRECTIONAL
 from bertjax.runtime.errors import RunFailed, UserError
 
 TOLERANCE = 1e-4
+# Where transformers.js and the Hub look for the int8 file in a model folder.
+INT8_PLACE = Path("onnx") / "model_quantized.onnx"
+# Largest accepted error of an output, relative to its root mean square. On random tokens, all-MiniLM-L6-v2 with its
+# real weights has 0.23, and a file with unrelated weights has more than 1.
+INT8_TOLERANCE = 0.5
 # Larger weights go into a separate file, MODEL.onnx.data: a protocol buffer holds at most 2 GiB.
 LARGEST_FILE = 2**31 - 2**24
 _WITH_POOLER = ("bert", "albert", "roberta", "mobilebert", "mpnet")
@@ -60,13 +65,13 @@ def write(path: Path, export: Export) -> list[str]:
       RunFailed: onnxruntime and bertjax compute different values.
     """
     check_installed()
-    check_place(path)
+    _check_place(path)
     if export.encoder.direction != BIDIRECTIONAL:
         raise UserError(
             f"the model has model.direction={export.encoder.direction}, and only {BIDIRECTIONAL} models become ONNX; "
             "convert it to a folder of transformers"
         )
-    export, notes = as_written(export)
+    export, notes = _as_written(export)
     reading = reading_of(export)
     # Beside the target, so that the file can be moved into place in one step.
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".onnx-") as folder:
@@ -77,31 +82,93 @@ def write(path: Path, export: Export) -> list[str]:
         difference = _difference(draft, export, reading)
         if not difference <= TOLERANCE:  # also if it is NaN
             raise RunFailed(f"onnxruntime and bertjax differ by {difference:.1e} in {path}; it was not written")
-        publish(draft, path)
+        _publish(draft, path)
     checked = f"checked: onnxruntime and bertjax differ by {difference:.1e}"
     return [f"outputs: {', '.join(reading.outputs)}", checked, *notes, *huggingface.activation_notes(export.encoder)]
 
 
-def as_written(export: Export) -> tuple[Export, list[str]]:
+def write_int8(
+    path: Path,
+    export: Export,
+    reduce_range: bool = True,
+    compare: Callable[[Path, Path], list[str]] = lambda whole, small: [],
+) -> list[str]:
+    """Write a model in int8, with the same inputs and outputs as `write`, by dynamic quantization.
+
+    Matmul weights are symmetric int8 with one scale per output channel; word embeddings have a single scale.
+    Activations are uint8 over each batch's range. This needs no calibration data, but the answer to a text depends
+    slightly on the texts and the padding beside it. Attention products, softmax and layer norms stay float32.
+
+    Args:
+      path: the file to write, in an existing folder. It appears only after it has been written whole and checked.
+      export: a model that `write` can write.
+      reduce_range: whether weights use 7 bits. With 8, int16 sums may overflow on processors without int8 units (VNNI).
+      compare: returns further notes from the files in float32 and in int8.
+
+    Returns:
+      Notes about the file, one line each.
+
+    Raises:
+      UserError: see `write`.
+      RunFailed: onnxruntime and bertjax compute different values, in float32 or in int8.
+    """
+    check_installed()
+    _check_place(path)
+    written, _ = _as_written(export)
+    reading = reading_of(written)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".onnx-") as folder:
+        whole, draft = Path(folder) / "float" / path.name, Path(folder) / path.name
+        whole.parent.mkdir()
+        outputs, checked, *notes = write(whole, export)
+        _quantize(whole, draft, reduce_range)
+        pairs = outputs_and_ours(draft, written, reading)
+        error = _largest(float(np.linalg.norm(output - ours) / np.linalg.norm(ours)) for output, ours in pairs)
+        if not error <= INT8_TOLERANCE:
+            raise RunFailed(
+                f"onnxruntime in int8 and bertjax differ by {error:.0%} of the outputs in {path}; it was not written"
+            )
+        notes += compare(whole, draft)
+        _publish(draft, path)
+    return [outputs, f"{checked} in float32, by {error:.0%} of the outputs in int8 (random tokens)", *notes]
+
+
+def _quantize(whole: Path, path: Path, reduce_range: bool) -> None:
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    logging.disable(logging.WARNING)  # it recommends graph passes that PyTorch's exporter has already applied
+    try:
+        quantize_dynamic(
+            whole,
+            path,
+            per_channel=True,
+            reduce_range=reduce_range,
+            weight_type=QuantType.QInt8,
+            use_external_data_format=_weights_of(whole).exists(),
+        )
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _as_written(export: Export) -> tuple[Export, list[str]]:
     """Return the model that a file computes, with the ids of its family and its temperature in the head, and notes."""
     return task_heads.with_temperature(with_published_ids(export))
 
 
-def check_place(path: Path) -> None:
+def _check_place(path: Path) -> None:
     """Raise UserError if another model's weights are where this file would put its own."""
-    if weights_of(path).exists():
-        raise UserError(f"{weights_of(path)} exists, from which {path.name} would read its weights; remove it")
+    if _weights_of(path).exists():
+        raise UserError(f"{_weights_of(path)} exists, from which {path.name} would read its weights; remove it")
 
 
-def weights_of(path: Path) -> Path:
+def _weights_of(path: Path) -> Path:
     """Return the path of the weight file beside an ONNX file, used if the weights are too large for it."""
     return path.with_name(f"{path.name}.data")
 
 
-def publish(draft: Path, path: Path) -> None:
+def _publish(draft: Path, path: Path) -> None:
     """Move a file and the weights beside it to `path`, which must have the same file name."""
-    if weights_of(draft).exists():  # first, so that a graph never names weights that are not there
-        os.replace(weights_of(draft), weights_of(path))
+    if _weights_of(draft).exists():  # first, so that a graph never names weights that are not there
+        os.replace(_weights_of(draft), _weights_of(path))
     os.replace(draft, path)
 
 
@@ -150,10 +217,10 @@ def _export(source: Path, path: Path, export: Export, reading: Reading, names: t
 
 def _difference(path: Path, export: Export, reading: Reading) -> float:
     """Return the largest absolute difference over all outputs, padding excluded."""
-    return largest(np.abs(output - ours).max() for output, ours in outputs_and_ours(path, export, reading))
+    return _largest(np.abs(output - ours).max() for output, ours in outputs_and_ours(path, export, reading))
 
 
-def largest(errors: Iterable[float]) -> float:
+def _largest(errors: Iterable[float]) -> float:
     """Return the largest error, or NaN if any is NaN: Python's max() drops a NaN that does not come first."""
     return float(np.max(list(errors)))
 

@@ -223,8 +223,10 @@ class Start:
 
         Raises:
           UserError: the processes have different workdirs; nothing is written.
+          Unavailable: the writer has lost its lock; nothing is written.
         """
         check_shared(self.session.files)
+        self.session.verify_lock()
         processes.on_writer(self._write)
         self.session.accept()
 

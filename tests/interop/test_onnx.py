@@ -1,4 +1,4 @@
-"""ONNX files: onnxruntime computes the same outputs as bertjax."""
+"""ONNX files: onnxruntime computes the same outputs as bertjax, and nearly the same in int8."""
 
 import dataclasses
 import functools
@@ -17,14 +17,14 @@ from bertjax.cli import convert
 from bertjax.config import export
 from bertjax.inference.onnx import INPUTS
 from bertjax.inference.predictor import Predictor
-from bertjax.interop import onnx, onnx_int8
+from bertjax.interop import onnx
+from bertjax.interop.outputs import reading_of
 from bertjax.models import vocabulary
 from bertjax.runtime import command_line
 from bertjax.runtime.errors import RunFailed, UserError
 from tests.interop import models
 
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "guides" / "onnx.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "onnx.md"
 PACKAGES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
 MISSING = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
 installed = pytest.mark.skipif(bool(MISSING), reason=f"needs the extra [onnx]: no {', '.join(MISSING)}")
@@ -112,7 +112,7 @@ def test_the_check_sees_every_output(exported, tmp_path, monkeypatch):
 
 
 @installed
-@pytest.mark.parametrize("write", [onnx.write, onnx_int8.write], ids=["float", "int8"])
+@pytest.mark.parametrize("write", [onnx.write, onnx.write_int8], ids=["float", "int8"])
 def test_weights_of_another_model_are_not_overwritten(tmp_path, write):
     (tmp_path / "model.onnx.data").write_text("somebody's")
     with pytest.raises(UserError, match="model.onnx.data exists, from which model.onnx would read its weights; remove"):
@@ -195,7 +195,7 @@ def test_other_families_and_heads(tmp_path, case):
         pytest.skip("transformers 4 has no EuroBERT")
     make, output = OTHERS[case]
     model = make(models.trained())
-    write = onnx_int8.write if "padding" in case else onnx.write  # which compares it with float32 too
+    write = onnx.write_int8 if "padding" in case else onnx.write  # which compares it with float32 too
     notes = write(tmp_path / "model.onnx", model)
     assert output in notes[0] and notes[1].startswith("checked: onnxruntime and bertjax differ by ")
     inputs = [node.name for node in session_of(tmp_path / "model.onnx").get_inputs()]
@@ -229,3 +229,59 @@ def test_a_head_that_no_other_library_knows_is_refused(tmp_path):
     with pytest.raises(UserError, match="no name for: heads/left; add --encoder-only"):
         onnx.write(tmp_path / "model.onnx", model)
     assert not list(tmp_path.iterdir())
+
+
+@slow
+def test_a_folder_of_transformers_with_the_file_that_browsers_look_for(tmp_path, capsys):
+    import onnx as library
+
+    export.write(tmp_path / "ours", made("BertForPreTraining"))
+    flags = [f"--from={tmp_path / 'ours'}", f"--to={tmp_path / 'new' / 'hf'}", "--quantize=int8"]
+    assert convert.main(flags) == 0
+    printed = capsys.readouterr().out
+    folder = tmp_path / "new" / "hf"
+    assert [path.name for path in folder.parent.iterdir()] == ["hf"]
+    assert {"config.json", "model.safetensors", "tokenizer.json", "onnx"} <= {path.name for path in folder.iterdir()}
+    assert [str(path.relative_to(folder)) for path in (folder / "onnx").iterdir()] == [str(onnx.INT8_PLACE)]
+    assert f"int8: {folder / onnx.INT8_PLACE}" in printed and "of the outputs in int8" in printed
+    nodes = library.load(folder / onnx.INT8_PLACE).graph.node
+    assert sum(node.op_type == "MatMulInteger" for node in nodes) >= 6 * 2  # the kernels of two layers
+    session = session_of(folder / onnx.INT8_PLACE)
+    model = export.read(tmp_path / "ours")
+    reading = reading_of(model)
+    assert [node.name for node in session.get_outputs()] == list(reading.outputs)
+    assert [(node.name, node.type) for node in session.get_inputs()] == [(n, "tensor(int64)") for n in INPUTS]
+    for output, ours in onnx.outputs_and_ours(folder / onnx.INT8_PLACE, model, reading):
+        assert 0 < np.linalg.norm(output - ours) < 0.2 * np.linalg.norm(ours)
+    # As the documentation says: the answer to a text depends on the text beside it.
+    tokens_BT = model.tokenizer.rows(["abd ace", "bbe cfd aec"], seq_len=8)[0].astype(np.int64)
+    both = dict(zip(INPUTS, (tokens_BT, tokens_BT * 0 + 1, tokens_BT * 0), strict=True))
+    alone = {name: values[:1] for name, values in both.items()}
+    assert np.abs(session.run(None, both)[0][0] - session.run(None, alone)[0][0]).max() > 1e-4
+
+
+@slow
+def test_a_file_with_other_outputs_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(onnx, "INT8_TOLERANCE", 0.0)
+    real, files = onnx._export, []
+
+    def export_once(source, draft, *others):
+        if not files:
+            real(source, draft, *others)
+            files.append(draft.read_bytes())
+        draft.write_bytes(files[0])
+
+    monkeypatch.setattr(onnx, "_export", export_once)
+    export.write(tmp_path / "ours", made("BertModel"))
+    for target in ("new/model.onnx", "new/hf"):
+        with pytest.raises(RunFailed, match="in int8 and bertjax differ by .*% of the outputs in"):
+            convert.run(tmp_path / "ours", tmp_path / target, quantized=True)
+        assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_missing_packages_are_named_before_anything_is_written(tmp_path, monkeypatch):
+    export.write(tmp_path / "ours", made("BertModel"))
+    monkeypatch.setattr(onnx, "_PACKAGES", ("not_there",))
+    with pytest.raises(UserError, match="ONNX needs the packages not_there"):
+        convert.run(tmp_path / "ours", tmp_path / "new" / "hf", quantized=True)
+    assert not (tmp_path / "new").exists()

@@ -13,7 +13,7 @@ import pytest
 
 from bertjax.config import export
 from bertjax.config.export import Export
-from bertjax.interop import huggingface, onnx, onnx_int8
+from bertjax.interop import huggingface, onnx
 from tests.interop import models
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ def write(folder: Path, term: str = "classification") -> Files:
     files = Files(model, folder / "ours", folder / "model.onnx", folder / "int8.onnx")
     export.write(files.export, model)
     onnx.write(files.onnx, model)
-    onnx_int8._quantize(files.onnx, files.int8, reduce_range=True)
+    onnx._quantize(files.onnx, files.int8, reduce_range=True)
     return files
 
 

@@ -24,6 +24,7 @@ from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds
 from bertjax.training.stages import StepSpec
 from tests.batches import assert_equal
+from tests.objectives import labeled_batches
 
 T, ROWS = 48, 8
 FORMAT_KINDS = tuple(KINDS)
@@ -215,17 +216,7 @@ def all_rows(feed: Feed) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def encoder(store) -> EncoderConfig:
-    return EncoderConfig(
-        vocab_size=store.tokenizer.vocab_size,
-        layers=2,
-        width=16,
-        heads=2,
-        feedforward=32,
-        max_positions=PACKING_T,
-        dropout=0.0,
-        attention_dropout=0.0,
-        init_stddev=0.2,
-    )
+    return labeled_batches.encoder(store.tokenizer, PACKING_T)
 
 
 @pytest.mark.parametrize("kind", FRAMED)

@@ -111,7 +111,7 @@ class Saving:
 
     def save_last(self, step: int, state: State, meta: dict) -> NotSaved | None:
         """Save the state and wait. All processes return the same error, or None if the state is saved."""
-        failure, is_started = None, self._newest == step
+        failure, is_started, was_settled = None, self._newest == step, self._is_settled
         if not is_started:
             with contextlib.suppress(NotSaved):  # a failure of the previous save: this one supersedes it
                 self.settle()
@@ -127,7 +127,8 @@ class Saving:
         if failures := [message for message in processes.gather(failure, "last-save") if message]:
             return NotSaved(failures[0])
         self._newest = step
-        self._watchdog.notify("saved", step)
+        if not (is_started and was_settled):  # else `settle` has
+            self._watchdog.notify("saved", step)
         return None
 
     def close(self) -> None:

@@ -44,6 +44,17 @@ def saved(tmp_path) -> list[int]:
     return Checkpoints(epath.Path(tmp_path / "checkpoints")).steps()
 
 
+def test_a_checkpoint_is_one_event_also_if_the_run_ends_there(saving):
+    events = []
+    saving._watchdog.notify = lambda *event: events.append(event)
+    saving.save(10, STATE, {})
+    saving.settle()
+    assert saving.save_last(10, STATE, {}) is None
+    saving.save(20, STATE, {})  # in the background when the run ends
+    assert all(saving.save_last(step, STATE, {}) is None for step in (20, 30))
+    assert events == [("saved", 10), ("saved", 20), ("saved", 30)]
+
+
 def test_a_workdir_that_cannot_hold_a_checkpoint_fails_in_the_trial(saving, tmp_path):
     (tmp_path / "file").write_text("no folder")
     message = r"workdir .*/file cannot hold a checkpoint \(.*\); free disk space or memory, choose another --workdir"
