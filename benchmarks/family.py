@@ -79,10 +79,7 @@ def measure(cell: Cell, progress: Progress, out: Path, data: Path) -> dict[str, 
         tuned = train(
             f"benchmarks/family_finetuning.py:{export},{data}", workdir / "sst2", f"--config.seed={cell.seed}"
         )
-        line["finetuning"] = {
-            "accuracy": tuned["eval"]["accuracy"],
-            "majority": tuned["baseline"]["majority_accuracy"],
-        }
+        line["finetuning"] = {"accuracy": tuned["eval"]["accuracy"], "majority": tuned["baseline"]["majority_accuracy"]}
     return line | {"core_seconds": resumable.core_seconds() - started}
 
 

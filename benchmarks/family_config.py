@@ -107,10 +107,7 @@ ROWS: dict[str, Row] = {
     ),
     # Sentence order alike: for an encoder that reads neighbors already.
     "order-after-mlm": Row(
-        {
-            "mlm": task("mlm", _PAIRS),
-            "order": task("sentence_order", _whole("sentence_order")),
-        },
+        {"mlm": task("mlm", _PAIRS), "order": task("sentence_order", _whole("sentence_order"))},
         stages=({"tasks": ["mlm"]}, {"tasks": ["order"]}),
         rate_of="bert",
     ),
@@ -125,8 +122,7 @@ ROWS: dict[str, Row] = {
     "xlnet": Row(
         {
             "xlnet": task(
-                "permutation",
-                masking={"kind": "ngrams", "longest": 5, "rate": 1 / 6, "mask": 0.0, "random": 0.0},
+                "permutation", masking={"kind": "ngrams", "longest": 5, "rate": 1 / 6, "mask": 0.0, "random": 0.0}
             )
         },
         {"embeddings": {"kind": "xlnet"}, "block": {"kind": "xlnet"}},

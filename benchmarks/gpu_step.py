@@ -144,10 +144,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=20, help="timed steps of an arm in a round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
-        "--attention",
-        choices=("auto", "plain", "cudnn"),
-        default="auto",
-        help="bertjax's attention implementation",
+        "--attention", choices=("auto", "plain", "cudnn"), default="auto", help="bertjax's attention implementation"
     )
     parser.add_argument(
         "--attention-dropout", type=float, default=0.1, help="attention dropout of both arms; cudnn needs 0"

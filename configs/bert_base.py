@@ -59,10 +59,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         }
     }
     config.optimizer = {"learning_rate": 1e-4, "warmup_steps": 10_000}
-    config.stages = [
-        {"steps": 900_000, "seq_len": 128, "batch": 256},
-        {"steps": 100_000, "seq_len": 512, "batch": 256},
-    ]
+    config.stages = [{"steps": 900_000, "seq_len": 128, "batch": 256}, {"steps": 100_000, "seq_len": 512, "batch": 256}]
     config.eval = {"every": 10_000}
     config.runtime = {"log_every": 100}
     if variant == "v5e-8":
@@ -83,10 +80,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
             "tokenizer": {"kind": "wordpiece", "vocab_size": 2000, "lowercase": True},
         }
         config.optimizer = {"learning_rate": 1e-3, "warmup_steps": 10}
-        config.stages = [
-            {"steps": 40, "seq_len": 32, "batch": 32},
-            {"steps": 10, "seq_len": 64, "batch": 32},
-        ]
+        config.stages = [{"steps": 40, "seq_len": 32, "batch": 32}, {"steps": 10, "seq_len": 64, "batch": 32}]
         config.eval = {"every": 25, "rows": 64}
         config.runtime = {"save_every": 20}
     elif variant:

@@ -68,13 +68,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
             "row_examples": 1,
         }
     }
-    config.optimizer = {
-        "learning_rate": 5e-4,
-        "warmup_share": 0.05,
-        "b2": 0.98,
-        "weight_decay": 0.0,
-        "clip_norm": 5.0,
-    }
+    config.optimizer = {"learning_rate": 5e-4, "warmup_share": 0.05, "b2": 0.98, "weight_decay": 0.0, "clip_norm": 5.0}
     if model["embeddings"].get("positions") == "learned":
         config.optimizer.frozen = ("^encoder/embeddings/position$",)
     config.stages = [{"epochs": 3.0, "seq_len": model["max_positions"], "batch": 4000}]

@@ -32,16 +32,10 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         "tokenizer": {"kind": "unigram", "vocab_size": 32_000, "normalizer": "nfc", "character_coverage": 1.0},
     }
     config.tasks = {
-        "mlm": {
-            "objective": {"kind": "mlm", "masking": {"kind": "words"}},
-            "examples": {"kind": "doc_sentences"},
-        }
+        "mlm": {"objective": {"kind": "mlm", "masking": {"kind": "words"}}, "examples": {"kind": "doc_sentences"}}
     }
     config.optimizer = {"learning_rate": 1e-4, "warmup_steps": 10_000}
-    config.stages = [
-        {"steps": 900_000, "seq_len": 128, "batch": 256},
-        {"steps": 100_000, "seq_len": 512, "batch": 256},
-    ]
+    config.stages = [{"steps": 900_000, "seq_len": 128, "batch": 256}, {"steps": 100_000, "seq_len": 512, "batch": 256}]
     config.eval = {"every": 10_000}
     config.runtime = {"log_every": 100}
     if variant == "v5e-8":

@@ -51,9 +51,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         "tokenizer": {"kind": "wordpiece", "vocab_size": 30_522, "lowercase": True},
     }
     masking = {"kind": "tokens", "rate": 0.2, "mask": 1.0, "random": 0.0}
-    config.tasks = {
-        "mlm": {"objective": {"kind": "mlm", "masking": masking}, "examples": {"kind": "doc_sentences"}},
-    }
+    config.tasks = {"mlm": {"objective": {"kind": "mlm", "masking": masking}, "examples": {"kind": "doc_sentences"}}}
     config.optimizer = {
         "learning_rate": 6e-4,
         "warmup_steps": 2000,
@@ -76,10 +74,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         }
         config.optimizer.update({"learning_rate": 1e-3, "warmup_steps": 10})
         config.optimizer.schedule.end_step = 45
-        config.stages = [
-            {"steps": 40, "seq_len": 64, "batch": 32},
-            {"steps": 10, "seq_len": 128, "batch": 16},
-        ]
+        config.stages = [{"steps": 40, "seq_len": 64, "batch": 32}, {"steps": 10, "seq_len": 128, "batch": 16}]
         config.eval = {"every": 25, "rows": 64}
         config.runtime = {"micro_tokens": 1024, "save_every": 20}
     elif variant:

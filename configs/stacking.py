@@ -39,12 +39,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
         "tokenizer": {"kind": "wordpiece", "vocab_size": 30_000, "lowercase": True},
     }
     config.tasks = {"bert": {"examples": {"kind": "segment_pairs"}, "row_examples": 1}}
-    config.optimizer = {
-        "learning_rate": 1e-4,
-        "warmup_steps": 10_000,
-        "clip_norm": 0.0,
-        "grow_moments": "reset",
-    }
+    config.optimizer = {"learning_rate": 1e-4, "warmup_steps": 10_000, "clip_norm": 0.0, "grow_moments": "reset"}
     steps = {3: 50_000, 6: 70_000, 12: 280_000}
     config.stages = [
         {"steps": count, "seq_len": 128, "batch": 256, "layers": layers} for layers, count in steps.items()

@@ -175,10 +175,7 @@ for _ in range(lesson.size(2000, 100)):
     a, b = a[-HALF:], b[:HALF]
     triples.append({"true": (a, b), "another document": (a, other), "another place": (a, same), "wrong order": (b, a)})
 
-judges = {
-    "common words": lambda pairs: np.array([common_words(a, b) for a, b in pairs]),
-    "the model": by_model,
-}
+judges = {"common words": lambda pairs: np.array([common_words(a, b) for a, b in pairs]), "the model": by_model}
 kinds, result = ["another document", "another place", "wrong order"], {}
 for judge, score in judges.items():
     scores = {kind: score([triple[kind] for triple in triples]) for kind in ("true", *kinds)}

@@ -107,8 +107,7 @@ def test_it_is_scored_on_a_labeled_file(files, published, capsys):
 
 
 @pytest.mark.parametrize(
-    "names",
-    [{"blue": "BLUE ", "green": "Green", "red": "red"}, {"blue": "blue", "green": "green", "red": ""}],
+    "names", [{"blue": "BLUE ", "green": "Green", "red": "red"}, {"blue": "blue", "green": "green", "red": ""}]
 )
 def test_columns_and_spellings_of_a_file(files, published, tmp_path, capsys, names):
     accuracy, model = published

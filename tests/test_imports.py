@@ -48,7 +48,7 @@ ALLOWED = {
     "inference.base": "runtime data objectives inference.records",
     "inference.description": "runtime config.typed data",
     "inference.onnx": "runtime data objectives inference.records inference.base inference.description",
-    "serving": "runtime data inference.onnx",  # ONNX files, without JAX
+    "serving": "runtime data inference.onnx inference.base",  # ONNX files, without JAX
     "interop": "inference.onnx inference.description runtime data models config.private_paths config.export "
     "training.config config.config",
     "config.opening": "runtime data models config.private_paths config.export config.config training.run interop",

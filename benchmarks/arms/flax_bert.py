@@ -45,11 +45,7 @@ def build(setting: Setting) -> Callable[[], float]:
 
     def loss_of(params, key):
         logits = model(
-            inputs["tokens_BT"],
-            token_type_ids=inputs["segments_BT"],
-            params=params,
-            dropout_rng=key,
-            train=True,
+            inputs["tokens_BT"], token_type_ids=inputs["segments_BT"], params=params, dropout_rng=key, train=True
         )
         cross_entropy = optax.softmax_cross_entropy_with_integer_labels
         is_predicted_BT = labels_BT >= 0

@@ -52,12 +52,7 @@ CORE = [
         "objectives/losses.py", "second.astype(jnp.float32))) * weights)", "second.astype(jnp.float32))))", "objectives"
     ),
     Mutant("data/store.py", "head + file.read(MIB)", "head", "data/test_store.py"),
-    Mutant(
-        "interop/names.py",
-        '"self.query self.key self.value',
-        '"self.key self.key self.value',
-        _NAMES,
-    ),
+    Mutant("interop/names.py", '"self.query self.key self.value', '"self.key self.key self.value', _NAMES),
     Mutant("training/evaluation.py", "else -value", "else value", "training/test_evaluation.py"),
     # The step and what it is made of.
     Mutant("training/step.py", '"step": state["step"] + 1', '"step": state["step"] + 2', _STEP),
@@ -336,10 +331,7 @@ RELIABILITY = [
     Mutant("interop/weights.py", 'if importlib.util.find_spec("torch") is None:', "if False:", _WEIGHTS),
     Mutant("interop/weights.py", "sorted(expected ^ shard.keys()):", "sorted(expected - shard.keys()):", _WEIGHTS),
     Mutant(
-        "runtime/untrusted.py",
-        "for _ in range(_DEEPEST):",
-        "for _ in range(10 * _DEEPEST):",
-        "runtime/test_storage.py",
+        "runtime/untrusted.py", "for _ in range(_DEEPEST):", "for _ in range(10 * _DEEPEST):", "runtime/test_storage.py"
     ),
     Mutant(
         "config/private_paths.py",

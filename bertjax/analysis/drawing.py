@@ -238,12 +238,7 @@ def curves(
     return Chart(f"Curves of {y} by {x}.", draw)
 
 
-def bars(
-    values: Mapping[str, Mapping[str, Mapping[Any, float]]],
-    y: str,
-    x: str = "",
-    stacked: bool = False,
-) -> Chart:
+def bars(values: Mapping[str, Mapping[str, Mapping[Any, float]]], y: str, x: str = "", stacked: bool = False) -> Chart:
     """Return a chart of bars, grouped or stacked, one panel per title.
 
     Args:

@@ -5,7 +5,7 @@ examples:
   metrics of your choice:            python -m bertjax compare runs/* --metric=mlm_accuracy
   all combinations of a sweep:       python -m bertjax compare runs/sizes --x=flops --log=xy
   seeds, as mean and band:           python -m bertjax compare runs/a/MRPC runs/b/MRPC
-  with names, for a paper:           python -m bertjax compare MLM=runs/a ours=runs/b --out=fig.pdf --table=tab.tex
+  with names, for a paper:           python -m bertjax compare MLM=runs/a ours=runs/b --out=fig.pdf --table=tab.csv
   seeds in several folders:          python -m bertjax compare A=runs/a-1 A=runs/a-2 B=runs/b-1 B=runs/b-2
 """
 
@@ -41,7 +41,7 @@ def run(
       metrics: metrics to draw and to write, such as `mlm_loss`, or `TASK/mlm_loss` for a mixture; by default all are
         written, and the losses that two runs share are drawn.
       out: figure to write, .png, .svg or .pdf.
-      table: table of numbers to write, .csv or .tex; empty for none.
+      table: table of numbers to write, .csv; empty for none.
       smooth, log: see `bertjax.comparison.curves.draw`.
 
     Raises:
@@ -49,9 +49,9 @@ def run(
     """
     # Check everything before writing: a typo in the second of two outputs must not leave only the first one.
     target, table_path = epath.Path(out).expanduser(), epath.Path(table).expanduser() if table else None
-    for flag, path, suffixes in (("out", target, curves.FORMATS), ("table", table_path, tables.SUFFIXES)):
+    for flag, path, suffixes in (("out", target, curves.FORMATS), ("table", table_path, (".csv",))):
         if path and path.suffix not in suffixes:
-            raise UserError(f"--{flag}={path} must end in {', '.join(suffixes[:-1])} or {suffixes[-1]}")
+            raise UserError(f"--{flag}={path} must end in {', '.join(suffixes)}")
     entries = open_entries([str(path) for path in paths])
     axis, drawn = curves.check_axis(entries, x), curves.choose_metrics(entries, metrics)
     numbers = [numbers_of(entry) for entry in entries]
@@ -88,7 +88,7 @@ def main(argv: list[str] | None = None) -> int:
         {
             "--x": f"quantity of the x axis: {', '.join(curves.AXES)} (default: %(default)s)",
             "--out": "figure to write, .png, .svg or .pdf (default: %(default)s)",
-            "--table=FILE": "also write the numbers, as .csv or .tex",
+            "--table=FILE": "also write the numbers, unrounded, as .csv",
         }
     )
     parser.set_defaults(x="steps", out="compare.png")

@@ -341,10 +341,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.set_defaults(text_field=Cuts.text_field)
     parser.add_flags(
-        {
-            "--heads=N": "heads to keep in each layer",
-            "--mlp=N": "feed-forward neurons to keep in each layer",
-        },
+        {"--heads=N": "heads to keep in each layer", "--mlp=N": "feed-forward neurons to keep in each layer"},
         type=command_line.positive,
         default=0,
     )

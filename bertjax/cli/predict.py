@@ -101,8 +101,7 @@ def main(argv: list[str] | None = None) -> int:
     """The command line."""
     parser = command_line.ArgumentParser("predict", __doc__)
     parser.add_argument(
-        "model",
-        help="an export folder, a workdir (its newest checkpoint), WORKDIR@STEP, or an ONNX file",
+        "model", help="an export folder, a workdir (its newest checkpoint), WORKDIR@STEP, or an ONNX file"
     )
     parser.add_argument(
         "texts",

@@ -217,9 +217,7 @@ def pair_scores(pairs: Sequence[Record], judged: Sequence[Record]) -> dict[str, 
 
 
 def _keep(
-    subjects: Sequence[Subject],
-    numbers: dict[str, dict[str, dict[str, Any]]],
-    name_of: Mapping[str, str],
+    subjects: Sequence[Subject], numbers: dict[str, dict[str, dict[str, Any]]], name_of: Mapping[str, str]
 ) -> None:
     """Write each run's linear probe accuracies by layer into its workdir.
 

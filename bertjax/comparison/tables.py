@@ -1,6 +1,5 @@
-"""A comparison as tables in the terminal, as a file for a paper or a spreadsheet (CSV, LaTeX), and as plain data."""
+"""A comparison as tables in the terminal, as a file for a paper or a spreadsheet (CSV), and as plain data."""
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +14,6 @@ from bertjax.runtime import storage
 from bertjax.runtime.errors import printable, say
 from bertjax.training.run.tables import Table, csv_text
 
-SUFFIXES = (".csv", ".tex")
 _FINGERPRINT_WIDTH = 8
 _METRIC = "{:.4f}"
 _OF_SPREAD = ("values", "mean", "deviation", "interval")
@@ -30,16 +28,6 @@ _SPENT = {
 }
 _COLUMNS = ("run", "unfinished", "parameters", "metric", "n", "mean", "deviation", "low", "high")
 _EFFECT_COLUMNS = ("difference", "difference_low", "difference_high", "p", "covers", "paired", "n_first", "other_task")
-_LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "±": r"$\pm$",
-}
-# In math, a hyphen is a minus sign and a space is nothing.
-_LATEX_MATH = str.maketrans({"±": r"\pm", " ": r"\;", OTHER_TASK: f"^{{{OTHER_TASK}}}"})
 
 
 class Comparison(NamedTuple):
@@ -133,7 +121,7 @@ def print_comparison(comparison: Comparison) -> None:
 
 
 def write(target: epath.Path, comparison: Comparison, metrics: Sequence[str] = ()) -> None:
-    """Write a table of held-out metrics, by default of all and of probes, in the format of its suffix."""
+    """Write a CSV table of held-out metrics, by default of all and of probes."""
     if metrics:
         chosen = [{name: each.heldout[name] for name in metrics if name in each.heldout} for each in comparison.numbers]
         numbers = [Numbers(heldout, {}, each.spent) for heldout, each in zip(chosen, comparison.numbers, strict=True)]
@@ -141,9 +129,9 @@ def write(target: epath.Path, comparison: Comparison, metrics: Sequence[str] = (
             {name: effect for name, effect in of_entry.items() if name in metrics} for of_entry in comparison.effects
         ]
         comparison = comparison._replace(numbers=numbers, effects=effects)
-    text = (as_csv if target.suffix == ".csv" else as_latex)(comparison)
+    text = as_csv(comparison).encode()
     target.parent.mkdir(parents=True, exist_ok=True)
-    storage.retry(lambda: storage.write_bytes(target, text.encode()), target)
+    storage.retry(lambda: storage.write_bytes(target, text), target)
 
 
 def _by_entry(comparison: Comparison) -> Iterator[tuple[Entry, Numbers, dict[str, Effect]]]:
@@ -168,49 +156,6 @@ def as_csv(comparison: Comparison) -> str:
                 compared += effect.seeds[0], "; ".join(effect.task_changes)
             rows.append((*start, spread.mean, spread.deviation, *(spread.interval or (None, None)), *compared))
     return csv_text(("" if cell is None else cell for cell in row) for row in rows)
-
-
-def as_latex(comparison: Comparison) -> str:
-    """Return a `tabular` for `booktabs`: mean ± deviation of runs and metrics, and the difference from the first run.
-
-    Rows are the runs or the metrics, whichever are more, so that the table is narrow. Its last lines say what the
-    numbers are, so that no reader takes a deviation for an interval.
-    """
-    metrics = list(dict.fromkeys(metric for of_entry in comparison.numbers for metric in of_entry.measured))
-    rows = [["", "parameters", *map(_escaped, metrics)]]
-    for entry, of_entry, effects in _by_entry(comparison):
-        parameters = f"{of_entry.spent['parameters'].mean:,.0f}" if "parameters" in of_entry.spent else "--"
-        rows.append([_escaped(entry.name), parameters])
-        for metric in metrics:
-            effect, spread = effects.get(metric), of_entry.measured.get(metric)
-            cell = _math(_cell(spread, len(entry.runs), effect, has_count=True, has_interval=False))
-            has_effect = effect is not None and effect.low is not None
-            rows[-1].append(f"{cell}; {_math(_effect_cell(effect))}" if has_effect else cell)
-    if len(metrics) > len(comparison.entries):
-        rows = list(zip(*rows))
-    head, *lines = (" & ".join(row) + r" \\" for row in rows)
-    notes = [
-        f"differences from {comparison.entries[0].name} [95% interval]: {each}" for each in _bases(comparison, True)
-    ]
-    if any(len(spread.values) > 1 for of_entry in comparison.numbers for spread in of_entry.measured.values()):
-        notes.insert(0, "mean ± standard deviation over n seeds")
-    width = len(rows[0])
-    notes = [
-        f"\\multicolumn{{{width}}}{{p{{0.9\\linewidth}}}}{{\\footnotesize {_escaped(note)}}} \\\\"
-        for note in (*notes, *_warnings(comparison))
-    ]
-    begin = [f"\\begin{{tabular}}{{l{'r' * (width - 1)}}}", r"\toprule", head, r"\midrule"]
-    return "\n".join([*begin, *lines, r"\bottomrule", *notes, r"\end{tabular}", ""])
-
-
-def _escaped(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)
-
-
-def _math(cell: str) -> str:
-    """Return a cell of numbers in math, its words upright."""
-    words = re.sub("[a-z]{2,}", r"\\mathrm{\g<0>}", cell)
-    return "--" if cell == "-" else f"${words.translate(_LATEX_MATH)}$"
 
 
 def _warnings(comparison: Comparison) -> list[str]:
@@ -276,10 +221,10 @@ def _numbers_table(comparison: Comparison) -> Table:
     return table
 
 
-def _bases(comparison: Comparison, with_interval: bool = False) -> list[str]:
+def _bases(comparison: Comparison) -> list[str]:
     """Return for each kind of effect what its interval is computed from, and the scope to which it generalizes."""
     effects = [effect for of_entry in comparison.effects for effect in of_entry.values()]
-    return list(dict.fromkeys(_basis(each) for each in effects if each.low is not None or not with_interval))
+    return list(dict.fromkeys(map(_basis, effects)))
 
 
 def _basis(effect: Effect) -> str:
@@ -313,12 +258,7 @@ def _effect_cell(effect: Effect | None) -> str:
 
 
 def _cell(
-    spread: Spread | None,
-    runs: int,
-    effect: Effect | None,
-    pattern: str = _METRIC,
-    has_count: bool = False,
-    has_interval: bool = True,
+    spread: Spread | None, runs: int, effect: Effect | None, pattern: str = _METRIC, has_count: bool = False
 ) -> str:
     """Return mean ± deviation [interval] of an entry with so many runs, marked if its task is another one."""
     if spread is None:
@@ -328,7 +268,7 @@ def _cell(
     # Equal values, such as the number of steps, have no deviation worth printing.
     if len(set(spread.values)) > 1:
         text += f" ± {pattern.format(spread.deviation)}"
-    if has_interval and pattern == _METRIC and (interval := spread.interval):
+    if pattern == _METRIC and (interval := spread.interval):
         text += " [{}, {}]".format(*map(pattern.format, interval))
     text += "" if count == runs else f" ({count} of {runs})"
     return f"{text} n={count}" if has_count and count > 1 else text

@@ -89,7 +89,6 @@ class DataConfig:
       store: folder or URL (`gs://...`) that all runs use for their token stores, or a single store.
       cache_dir: local folder for remote stores, one copy per host.
       workers: preparation processes; 0 works in the calling process, None starts one per core.
-      overfit: 1 repeats the first batch forever, to test whether the model can learn at all.
     """
 
     corpus: str = setting("embedded:en", filled=_NAME_ONE, metadata=PLACE)
@@ -107,7 +106,6 @@ class DataConfig:
     store: str = setting(STORE, metadata=PLACE | FREE)
     cache_dir: str = setting(CACHE_DIR, metadata=PLACE | FREE)
     workers: int | None = setting(None, least=0, metadata=FREE)
-    overfit: int = setting(0, least=0, most=1, metadata=TRAINING_ONLY)
 
     def __post_init__(self):
         check(self, "data")

@@ -90,11 +90,7 @@ def as_dict(forecast: Forecast) -> dict[str, Any]:
         dataclasses.asdict(row) | {"bytes": row.bytes / steps, "runs": row.runs / steps}
         for row in table(counts.collectives)
     ]
-    return plain | {
-        **dataclasses.asdict(counts),
-        "collectives": per_step,
-        "floor": dataclasses.asdict(floor) | bounds,
-    }
+    return plain | {**dataclasses.asdict(counts), "collectives": per_step, "floor": dataclasses.asdict(floor) | bounds}
 
 
 def gibibytes(count: float) -> str:

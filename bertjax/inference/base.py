@@ -361,10 +361,7 @@ class Model:
 
 
 def run(
-    engine: Engine,
-    pipeline: Pipeline,
-    examples: Examples,
-    on_tokens: Callable[[int], object] = lambda tokens: None,
+    engine: Engine, pipeline: Pipeline, examples: Examples, on_tokens: Callable[[int], object] = lambda tokens: None
 ) -> dict[str, np.ndarray]:
     """Compute the outputs of examples, one group per row.
 

@@ -44,8 +44,7 @@ POLICIES = {
     # Save everything: nothing is recomputed, at the price of memory.
     "none": None,
     "dots": jax.checkpoint_policies.save_from_both_policies(
-        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-        jax.checkpoint_policies.save_only_these_names(KEPT),
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable, jax.checkpoint_policies.save_only_these_names(KEPT)
     ),
     # Save only each layer's inputs and run its whole forward pass again (Chen et al., 2016, arXiv 1604.06174).
     "full": jax.checkpoint_policies.nothing_saveable,

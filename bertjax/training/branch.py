@@ -190,8 +190,6 @@ def check_reading(trunk: Config, config: Config, step: int) -> None:
     Raises:
       UserError: the run has another seed, or other row lengths, batches, examples, tasks or task weights before `step`.
     """
-    if config.data.overfit:  # every step reads the same rows
-        return
     other = differences(trunk.seed, config.seed, "seed")
     for name in set(trunk.tasks) & set(config.tasks):
         theirs, ours = (plain(of.tasks[name].examples) for of in (trunk, config))

@@ -1,4 +1,4 @@
-"""Schedules beside the linear one: one-cycle, cosine, constant with a decay at the end, inverse square root."""
+"""Schedules beside the linear one: cosine, constant with a decay at the end, inverse square root."""
 
 import dataclasses
 
@@ -8,22 +8,6 @@ import jax.numpy as jnp
 from bertjax.runtime.errors import UserError
 from bertjax.runtime.setting import setting
 from bertjax.training.schedules import Schedule, rise
-
-
-@dataclasses.dataclass(frozen=True)
-class OneCycle(Schedule):
-    """Linear rise from 1/100 of the peak, then linear decay to 1/100 of the initial rate (Smith & Topin, 2018, arXiv
-    1708.07120). The peak is at the end of the warm-up.
-    """
-
-    kind: str = dataclasses.field(init=False, default="one_cycle")
-
-    def share(self, step: jax.Array, warmup_steps: int, steps: int) -> jax.Array:
-        start, end = 1e-2, 1e-4
-        up = start + (1.0 - start) * step / max(warmup_steps, 1)
-        falling = steps - 1 - warmup_steps  # the step after the warm-up is the peak, also if it is the last one
-        fall = end + (1.0 - end) * ((steps - 1 - step) / falling if falling else 1.0)
-        return jnp.where(step < warmup_steps, up, fall)
 
 
 @dataclasses.dataclass(frozen=True)

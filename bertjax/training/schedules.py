@@ -62,7 +62,6 @@ def rise(step: jax.Array, warmup_steps: int) -> jax.Array:
 
 KINDS = {
     "linear": "bertjax.training.schedules:Linear",
-    "one_cycle": "bertjax.training.schedule_kinds:OneCycle",
     "cosine": "bertjax.training.schedule_kinds:Cosine",
     "wsd": "bertjax.training.schedule_kinds:WarmupStableDecay",
     "inverse_sqrt": "bertjax.training.schedule_kinds:InverseSqrt",

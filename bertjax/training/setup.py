@@ -336,7 +336,7 @@ def shapes_of_batches(setup: Setup, task: str, stage: int, steps: int) -> dict[s
 def make_timetable(config: Config) -> Timetable:
     """Return the stages of a run and the turns of its tasks."""
     weights = {name: cast(float, task.weight) for name, task in config.tasks.items()}
-    return Timetable(config.stages, weights, bool(config.data.overfit), config.runtime.skip_rows)
+    return Timetable(config.stages, weights, config.runtime.skip_rows)
 
 
 def _init_params(config: Config, task: str, model: Model, key: jax.Array) -> dict:

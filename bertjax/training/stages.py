@@ -143,14 +143,12 @@ class Timetable:
 
     Attributes:
       weights: {task: relative share of steps}.
-      overfit: whether every step trains on the first step's rows.
       skipped: pairs (first, last) of steps. From step `first` on, the rows of the next `last` - `first` steps are left
         out.
     """
 
     stages: Sequence[Stage]
     weights: Mapping[str, float]
-    overfit: bool = False
     skipped: Sequence[tuple[int, ...]] = ()
 
     @property
@@ -173,7 +171,7 @@ class Timetable:
             # Jump over the rows that steps start to end - 1 would have read.
             if start <= step:
                 first += self.rows(end, task, stage.seq_len) - self.rows(start, task, stage.seq_len)
-        return StepSpec(index, task, stage.seq_len, stage.batch, 0 if self.overfit else first)
+        return StepSpec(index, task, stage.seq_len, stage.batch, first)
 
     def rows(self, step: int, task: str, seq_len: int) -> int:
         """Return how many rows with `seq_len` tokens a task reads in the first `step` steps, without skips.

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import jax
 from etils import epath
@@ -42,7 +42,7 @@ from bertjax.training.trace_checks import check_encoder, checked_setups
 def restoring_heartbeat(files: Workdir, accepted: threading.Event) -> Iterator[None]:
     """Restore `heartbeat.json` if a start ends with bad input before it is accepted.
 
-    If there was none, it is removed, with `elapsed.json`.
+    If there was none, it is removed; without a run, `elapsed.json` is too.
 
     A start writes its heartbeat as soon as it holds the lock, because opening the data may take an hour.
 
@@ -61,6 +61,7 @@ def restoring_heartbeat(files: Workdir, accepted: threading.Event) -> Iterator[N
                     storage.write_bytes(files.heartbeat, before)
                 else:
                     files.heartbeat.unlink(missing_ok=True)
+                if not storage.exists(files.config):
                     files.elapsed.unlink(missing_ok=True)
         raise
 
@@ -136,11 +137,18 @@ def opened(
                 closing.enter_context(restoring_heartbeat(files, accepted))
             return lock, Elapsed(files.elapsed)
 
+        def is_of_run(error: BaseException | None) -> TypeGuard[BaseException]:
+            return error is not None and (accepted.is_set() or not is_refusal(error))
+
         def record_end(_, error: BaseException | None, __) -> None:
-            if error is not None and (accepted.is_set() or not is_refusal(error)):
+            if is_of_run(error):
                 watchdog.end(end_of(error), command_line.code_for(error), reason(error))
+
+        def report_end(_, error: BaseException | None, __) -> None:
+            if is_of_run(error):
                 notify(end_of(error), message=reason(error))
 
+        closing.push(report_end)  # first in, last out: a command that starts the run again finds the lock free
         with contextlib.ExitStack() as without_logs:
             without_logs.push(record_end)
             lock, elapsed = processes.together(enter)

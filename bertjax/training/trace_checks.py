@@ -17,7 +17,7 @@ from bertjax.models.config import EncoderConfig
 from bertjax.models.encoder import first_positions
 from bertjax.models.visibility import LayerInputs, Queries, Visibility
 from bertjax.objectives.base import OBJECTIVES, Objective
-from bertjax.objectives.host import defined_in, question_of
+from bertjax.objectives.host import Host, defined_in, question_of
 from bertjax.objectives.slots import Slots, SlotValues, slots_of, with_slots
 from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime.errors import UserError, shorten
@@ -85,6 +85,8 @@ def check_objective(name: str, task: Task, encoder: EncoderConfig, seq_len: int)
     setting = f"tasks.{name}.{'objective' if inner is objective else 'objective.objective'}.kind={task.kind!r}"
     if task.masking and ":" in task.masking.kind and ":" not in task.kind:  # the code of the user is not the objective
         setting = f"tasks.{name}: masking.kind={task.masking.kind!r}"
+    if type(inner).bind is not Host.bind and type(inner).fingerprints is Host.fingerprints:
+        raise UserError(f"{setting} defines bind() without fingerprints, so that a changed resource would not show")
     # `eval_shape` runs the user's Python on shapes only: nothing is allocated or compiled, even for a large model.
     with user_errors(setting):
         batch = batch_shapes(task, encoder.vocab_size, seq_len, rows=2)

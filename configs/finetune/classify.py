@@ -52,11 +52,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.model = {"preset": "init_from"}
     config.tasks = {"classify": {"objective": objective, "examples": examples}}
-    config.optimizer = {
-        "learning_rate": None,
-        "warmup_share": 0.1,
-        "multipliers": [{"path": NEW, "factor": 20.0}],
-    }
+    config.optimizer = {"learning_rate": None, "warmup_share": 0.1, "multipliers": [{"path": NEW, "factor": 20.0}]}
     config.stages = [{"epochs": 4.0, "min_steps": 300, "seq_len": 128, "examples": 16}]
     config.eval = {"every": 0, "rows": 0, "samples": 0}
     config.runtime = {"keep_best": 1}

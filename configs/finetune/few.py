@@ -56,11 +56,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
             "examples": {"kind": "labeled_text", "train": "train.csv", "heldout": 0.2, "text": "auto", "label": "auto"},
         }
     }
-    config.optimizer = {
-        "learning_rate": 2e-5,
-        "warmup_share": 0.1,
-        "multipliers": [{"path": NEW, "factor": 500.0}],
-    }
+    config.optimizer = {"learning_rate": 2e-5, "warmup_share": 0.1, "multipliers": [{"path": NEW, "factor": 500.0}]}
     config.stages = [{"epochs": 10.0, "min_steps": 40, "seq_len": 128, "examples": 32}]
     config.eval = {"rows": 0, "samples": 0}
     if variant == "smoke":

@@ -92,11 +92,7 @@ def models(tmp_path_factory, tokens, sentences) -> dict[str, Path]:
     pretrained = make({"model": MODEL, "stages": [{"seq_len": 64}]}, tokens)
     task = {
         "objective": {"kind": "classification", "classes": ["bad", "good"]},
-        "examples": {
-            "kind": "labeled_text",
-            "train": str(folder / "train.tsv"),
-            "heldout": str(folder / "dev.tsv"),
-        },
+        "examples": {"kind": "labeled_text", "train": str(folder / "train.tsv"), "heldout": str(folder / "dev.tsv")},
     }
     encoder = dict(pretrained.params["encoder"])
     encoder["layers"] = jax.tree.map(
@@ -107,11 +103,7 @@ def models(tmp_path_factory, tokens, sentences) -> dict[str, Path]:
     finetuned = make(settings, tokens, encoder)
     export.write(folder / "pretrained", pretrained)
     export.write(folder / "finetuned", finetuned)
-    return {
-        "pretrained": folder / "pretrained",
-        "finetuned": folder / "finetuned",
-        "labeled": folder / "dev.tsv",
-    }
+    return {"pretrained": folder / "pretrained", "finetuned": folder / "finetuned", "labeled": folder / "dev.tsv"}
 
 
 @pytest.fixture(scope="session")

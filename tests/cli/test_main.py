@@ -195,11 +195,7 @@ LEFT_TO_RIGHT = {ONNX: "model.direction=left_to_right", TRANSFORMERS: "no head '
             [],
             {TRANSFORMERS: "its classes have no objective.pooling=mean; set --config.tasks.clas"},
         ),
-        (
-            "finetune/few",
-            [],
-            {TRANSFORMERS: "set --config.tasks.classify.objective.objective.pooling=cls"},
-        ),
+        ("finetune/few", [], {TRANSFORMERS: "set --config.tasks.classify.objective.objective.pooling=cls"}),
         ("finetune/few:cls", [], {}),
         ("finetune/ner", [], {}),
         ("finetune/classify:cls", ["lora.rank=2"], {}),

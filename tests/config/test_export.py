@@ -125,8 +125,7 @@ def test_opening_an_encoder_imports_no_class_that_the_export_names(foreign, orig
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kind, choices, library",
-    [("char", {"byte_fallback": False}, "sentencepiece"), ("wordpiece", {}, "tokenizers")],
+    "kind, choices, library", [("char", {"byte_fallback": False}, "sentencepiece"), ("wordpiece", {}, "tokenizers")]
 )
 def test_an_export_needs_the_library_of_its_own_tokenizer(original, tmp_path, kind, choices, library):
     words = ["abc abd abe abf", "bcd bce bcf bcg"] * 9

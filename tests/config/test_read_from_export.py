@@ -78,7 +78,7 @@ tasks.*.plans tasks.*.row_examples tasks.*.task_type tasks.*.weight
 """
 LOCAL = """
 data.cache_dir data.corpus data.filters.*.against data.heldout data.near_duplicates.buckets data.near_duplicates.drop
-data.near_duplicates.hashes data.near_duplicates.ngram data.on_bad_document data.overfit data.share data.smoothing
+data.near_duplicates.hashes data.near_duplicates.ngram data.on_bad_document data.share data.smoothing
 data.sources.*.corpus data.sources.*.group_field data.sources.*.text_field data.sources.*.token_share
 data.sources.*.weight data.store data.text_field data.tokenizer.byte_fallback data.tokenizer.character_coverage
 data.tokenizer.keep data.tokenizer.keep_file data.tokenizer.kind data.tokenizer.lowercase data.tokenizer.model

@@ -56,8 +56,7 @@ def test_drafts_of_killed_processes_are_removed(own_store):
 def test_a_store_that_cannot_be_written(own_store):
     (own_store.path / "plans").write_text("in the way")
     with pytest.raises(
-        UserError,
-        match="cannot write the plan .*; make the store writable or choose another data.store",
+        UserError, match="cannot write the plan .*; make the store writable or choose another data.store"
     ):
         open_or_make(own_store, TRAIN)
 

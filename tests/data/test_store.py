@@ -14,10 +14,7 @@ from bertjax.data.examples import Vocabulary, add_special_tokens
 from bertjax.data.store import COUNTS, SPLITS, SplitWriter, TokenStore
 from bertjax.runtime.errors import UserError
 
-CONTENT = {
-    "train": [[[7, 8, 9], [10]], [[11]], [[12, 1], [13, 14]]],
-    "heldout": [[[8]], [[9, 9], [7, 1, 1]]],
-}
+CONTENT = {"train": [[[7, 8, 9], [10]], [[11]], [[12, 1], [13, 14]]], "heldout": [[[8]], [[9, 9], [7, 1, 1]]]}
 DOCUMENTS = {"train": {"a": 1, "b": 0, "c": 2}, "heldout": {"a": 2, "b": 0, "c": 0}}
 CONTENTS = {
     "counts": {

@@ -152,7 +152,13 @@ def test_a_clock_that_jumps(phase, trains, expected, monkeypatch):
     assert 0.0 <= elapsed <= time.monotonic() - started
 
 
-RECORD = "import os; print(*[os.environ[f'BERTJAX_{name}'] for name in ('EVENT', 'STEP')], file=open(%r, 'a'))"
+RECORD = """
+import fcntl, os
+event, step, folder = (os.environ[f'BERTJAX_{name}'] for name in ('EVENT', 'STEP', 'WORKDIR'))
+if event == 'failed':  # a command that starts the run again needs its lock, and does not wait for it
+    fcntl.flock(open(folder + '/.lock'), fcntl.LOCK_EX | fcntl.LOCK_NB)
+print(event, step, file=open(%r, 'a'))
+"""
 
 
 def test_the_events_of_a_run(short, trains, expected, tmp_path, monkeypatch):

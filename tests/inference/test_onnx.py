@@ -220,17 +220,9 @@ def test_metadata_that_does_not_fit_the_model_is_refused_when_it_is_opened(made,
 def test_flags_that_have_no_effect_are_refused(tmp_path, capsys):
     (tmp_path / "a.onnx").write_bytes(b"")
     for main, flags, complaint in [
-        (
-            predict.main,
-            ["a.onnx", "a text", "--do=embed"],
-            "--do has no effect on an ONNX file; remove it, or",
-        ),
+        (predict.main, ["a.onnx", "a text", "--do=embed"], "--do has no effect on an ONNX file; remove it, or"),
         (predict.main, ["a.onnx", "--with=b"], "--with has no effect on an ONNX file"),
-        (
-            predict.main,
-            [str(tmp_path), "see model.onnx", "--threads=2"],
-            "--threads=2 has an effect on ONNX files",
-        ),
+        (predict.main, [str(tmp_path), "see model.onnx", "--threads=2"], "--threads=2 has an effect on ONNX files"),
         (evaluate.main, ["a.onnx", "--corpus=a.csv", "--as=run"], "--as has no effect on an ONNX file"),
         (evaluate.main, ["a.onnx", "--corpus=a.csv", "--precision=0"], "--precision has no effect on an ONNX file"),
         (evaluate.main, [str(tmp_path), "--threads=2"], "--threads=2 has an effect on ONNX files"),

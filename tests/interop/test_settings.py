@@ -121,9 +121,7 @@ REFUSED = {
         {"global_attn_every_n_layers": 1, "local_attention": "8"},
         *({"rope_scaling": _YARN}, {"is_causal": True}),
     ],
-    "mpnet": [
-        *({"relative_attention_num_buckets": 16}, {"hidden_act": "relu"}, {"max_position_embeddings": 2}),
-    ],
+    "mpnet": [*({"relative_attention_num_buckets": 16}, {"hidden_act": "relu"}, {"max_position_embeddings": 2})],
     "neobert": [
         *({"rope": False}, {"rms_norm": None}, {"ngpt": True}, {"hidden_act": "gelu"}, {"dim_head": 16}),
         {"intermediate_size": "20"},

@@ -67,11 +67,7 @@ def test_an_encoder_alone_has_neither_head_nor_pooler(tokens, tmp_path, kind):
     "term, setting, complaint",
     [
         ("classification", {"pooling": "late"}, "objective.pooling='late', .*; fine-tune with objective.pooling=cls"),
-        (
-            "tagging",
-            {"kind": "mylab:Tags"},
-            "trained by objective.kind='mylab:Tags', and transformers has",
-        ),
+        ("tagging", {"kind": "mylab:Tags"}, "trained by objective.kind='mylab:Tags', and transformers has"),
     ],
 )
 def test_a_head_that_computes_something_else_is_refused(tokens, tmp_path, term, setting, complaint):

@@ -167,22 +167,10 @@ def test_examples_are_apart_and_the_last_layer_computes_what_is_read(name):
 @pytest.mark.parametrize(
     "before, after, message",
     [
-        (
-            "sums + dropout(output",
-            "rums + dropout(output",
-            r"fails: .*:\d+ in __call__: NameError: name 'rums'",
-        ),
+        ("sums + dropout(output", "rums + dropout(output", r"fails: .*:\d+ in __call__: NameError: name 'rums'"),
         ("sums = queries.hidden_BQD", "pass", r"fails: .*broken.py:\d+ in __call__: TypeError: .*; correct it$"),
-        (
-            "return sums +",
-            "return hidden_BTD if queries else sums +",
-            r"returns float32 \[2, 8, 32\] for 3 tokens",
-        ),
-        (
-            "return sums +",
-            "return None and sums +",
-            r"returns NoneType for 8 tokens or queries, and the next",
-        ),
+        ("return sums +", "return hidden_BTD if queries else sums +", r"returns float32 \[2, 8, 32\] for 3 tokens"),
+        ("return sums +", "return None and sums +", r"returns NoneType for 8 tokens or queries, and the next"),
         ("(self, inputs):", "(self, inputs, key):", r"in a call with LayerInputs fails: TypeError: missing a required"),
         (
             "[None] * 3 if key is None else split(key, 3)",

@@ -200,12 +200,7 @@ def batch() -> dict[str, np.ndarray]:
     positions_T = np.where(real_T, columns - starts[np.maximum(examples_T, 1) - 1], 0)
     draw = np.random.default_rng(0)
     return {
-        "tokens_BT": np.stack(
-            [
-                np.where(real_T, draw.integers(7, CONFIG.vocab_size, T), 0),
-                np.zeros(T, int),
-            ]
-        ),
+        "tokens_BT": np.stack([np.where(real_T, draw.integers(7, CONFIG.vocab_size, T), 0), np.zeros(T, int)]),
         "segments_BT": np.zeros((2, T), int),
         "positions_BT": np.stack([positions_T, np.zeros(T, int)]),
         "examples_BT": np.stack([examples_T, np.zeros(T, int)]),

@@ -10,10 +10,7 @@ from bertjax.training.results import rescore
 from tests import runs
 from tests.objectives import example
 
-FLAGS = [
-    f"--config.tasks.bert.objective.kind={example.KIND}",
-    "--config.tasks.bert.examples.kind=full_sentences",
-]
+FLAGS = [f"--config.tasks.bert.objective.kind={example.KIND}", "--config.tasks.bert.examples.kind=full_sentences"]
 
 
 def test_it_is_short():

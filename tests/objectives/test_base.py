@@ -103,10 +103,7 @@ def test_padded_entries_count_at_no_temperature(temperature):
 @pytest.mark.parametrize(
     "kind, message",
     [
-        (
-            "nope",
-            f"^objective.kind='nope' is unknown; choose one of {', '.join(KINDS)}, or name module:Class$",
-        ),
+        ("nope", f"^objective.kind='nope' is unknown; choose one of {', '.join(KINDS)}, or name module:Class$"),
         ("no_such_module:X", "cannot be imported: No module named 'no_such_module'; is its folder on PYTHONPATH"),
         ("bertjax.objectives.pretraining.mlm:Nothing", "cannot be used: .* has no class 'Nothing'"),
         (

@@ -13,6 +13,7 @@ from bertjax.data.formats.runs import FullSentences
 from bertjax.models.heads import MaskedLMHead
 from bertjax.models.model import HeadSpec
 from bertjax.objectives.base import Objective
+from bertjax.objectives.host import Host
 from bertjax.objectives.pretraining.mlm import MaskedLM
 from bertjax.runtime.errors import UserError
 from bertjax.training.setup import Setup, init_frozen
@@ -81,6 +82,7 @@ def check(objective, *changes: dict) -> tuple[Setup, ...]:
             own(best_metric="mml_loss"),
             "best_metric='mml_loss' is the loss of no term, and the best checkpoint is chosen by it",
         ),
+        (own(fingerprints=Host.fingerprints), "defines bind() without fingerprints, so that a changed resource would"),
         (own(question="mml"), "has question='mml', and extends the kinds 'mlm'; choose one"),
         (own(flops_parts=lambda self, config: 1 / 0), "test_objective_check.py:"),
         (PAIR, "Own': outputs(), which every evaluation calls, fails: TypeError: tuple indices"),

@@ -14,12 +14,12 @@ from bertjax.training import stage_flops
 from bertjax.training.config import Stage
 from bertjax.training.feeds import Feeds
 from bertjax.training.resolve import fine_tuning_rate, open_feeds, resolve
-from bertjax.training.schedule_kinds import Cosine, InverseSqrt, OneCycle, WarmupStableDecay
+from bertjax.training.schedule_kinds import Cosine, InverseSqrt, WarmupStableDecay
 from bertjax.training.schedules import Linear, Schedule, WarmupSegment, learning_rate
 from bertjax.training.setup import make_setups
 from tests import labeled_files, runs
 
-SCHEDULES = [Linear(), OneCycle(), Cosine(), WarmupStableDecay(decay_steps=20), InverseSqrt()]
+SCHEDULES = [Linear(), Cosine(), WarmupStableDecay(decay_steps=20), InverseSqrt()]
 
 
 def rates(schedule: Schedule, *segments: WarmupSegment) -> np.ndarray:

@@ -118,11 +118,7 @@ class RunExamples(StoredExamples):
         start, stop, separators, _ = ranges.T
         frame = Frame.of(self._part_lengths(ranges), 1 + separators)
         return self._assemble(
-            indices,
-            frame,
-            sources=concatenated(start, stop),
-            segments=np.zeros(frame.offsets[-1], np.int32),
-            labels={},
+            indices, frame, sources=concatenated(start, stop), segments=np.zeros(frame.offsets[-1], np.int32), labels={}
         )
 
     def _part_lengths(self, ranges: np.ndarray) -> np.ndarray:

@@ -27,14 +27,7 @@ PACKED_KEY = np.dtype(f"S{PACKED_BYTES}")
 # `data.share`. Group and characters are for the ledger.
 # The halves are big-endian, so a digest is written as it is, and the high half has its leading bits.
 DOCUMENT = np.dtype(
-    [
-        ("high", ">u8"),
-        ("low", ">u8"),
-        ("key", PACKED_KEY),
-        ("group", "<u2"),
-        ("characters", "<u8"),
-        ("is_used", "?"),
-    ]
+    [("high", ">u8"), ("low", ">u8"), ("key", PACKED_KEY), ("group", "<u2"), ("characters", "<u8"), ("is_used", "?")]
 )
 BUCKET_DOCUMENTS = 1 << 22
 # Buckets that are written in one pass over the documents. Each is an open file.

@@ -178,11 +178,7 @@ def load_sample(folder: Path) -> list[str]:
 
 
 def _write_near(
-    dropped: Dropped,
-    clusters: duplicates.Clusters,
-    dropped_G: np.ndarray,
-    groups: Groups,
-    all_sources: list[Source],
+    dropped: Dropped, clusters: duplicates.Clusters, dropped_G: np.ndarray, groups: Groups, all_sources: list[Source]
 ) -> dict[str, Any]:
     """List the near-duplicates in `dropped.jsonl.gz`, and return their manifest entries."""
     for packed, packed_kept in zip(clusters.dropped.tolist(), clusters.kept.tolist(), strict=True):
@@ -248,11 +244,7 @@ def _grouped(documents: Iterable[Entry], all_sources: list[Source], config: Data
 
 
 def _recorded(
-    documents: Iterable[_Grouped],
-    sample: Sample,
-    groups: Groups,
-    records: IO[bytes],
-    near_records: IO[bytes] | None,
+    documents: Iterable[_Grouped], sample: Sample, groups: Groups, records: IO[bytes], near_records: IO[bytes] | None
 ) -> Iterator[ShardDocument]:
     """Offer training documents to the sample, write deduplication records, and yield the documents within the share."""
     for entry in documents:

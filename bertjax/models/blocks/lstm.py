@@ -25,12 +25,7 @@ from bertjax.runtime.setting import setting
 PAIRS = JOINT, SIAMESE = ("joint", "siamese")
 
 # {encoder setting: the only value that an LSTM supports}
-_OWN: dict[str, Any] = {
-    "direction": BIDIRECTIONAL,
-    "sharing": "none",
-    "activation_bits": 0,
-    "head_width": 0,
-}
+_OWN: dict[str, Any] = {"direction": BIDIRECTIONAL, "sharing": "none", "activation_bits": 0, "head_width": 0}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -95,8 +95,7 @@ def open_log(start: Start, restored: Restored) -> MetricsLog:
 
     # A damaged file of the writer is an error in every process.
     return processes.together(
-        MetricsLog,
-        *(session.files, totals, restored.step, session.writer, trackers, speed, restored.owes_evaluation),
+        MetricsLog, *(session.files, totals, restored.step, session.writer, trackers, speed, restored.owes_evaluation)
     )
 
 

@@ -56,10 +56,7 @@ class SpikeDetector:
     @property
     def state(self) -> dict[str, Any]:
         """The detector's state, for JSON."""
-        return {
-            "stage": self._stage,
-            "losses": {name: dataclasses.asdict(mean) for name, mean in self._means.items()},
-        }
+        return {"stage": self._stage, "losses": {name: dataclasses.asdict(mean) for name, mean in self._means.items()}}
 
     @property
     def high(self) -> dict[str, int]:

@@ -42,7 +42,7 @@ def lines(feeds: Feeds, timetable: Timetable, first_step: int = 0) -> list[str]:
       first_step: the first step that the run trains itself.
     """
     sources = feeds.config.data.sources
-    if len(sources) < 2 or feeds.config.data.overfit or not isinstance(feeds.store, TokenStore):
+    if len(sources) < 2 or not isinstance(feeds.store, TokenStore):
         return []
     # A mixture repeats small sources long before the corpus as a whole repeats.
     epochs = epochs_by_source(feeds, timetable, first_step)

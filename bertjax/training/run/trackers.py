@@ -23,6 +23,7 @@ from bertjax.training.run.workdir import Workdir, read_json, write_json
 from bertjax.training.run.writer import LogWriter
 
 _MOST_WAITING = 20_000
+_SECONDS_BETWEEN_NOTES = 10.0
 
 log = logging.getLogger(__name__)
 
@@ -181,7 +182,7 @@ class Tracking:
       settings: configuration as plain dicts.
     """
 
-    every = 10.0
+    every = 0.0
 
     def __init__(self, kind: str, workdir: Workdir, settings: dict[str, Any]):
         self.path = workdir.root / f"tracker-{kind.replace(':', '.')}.json"
@@ -189,7 +190,7 @@ class Tracking:
         self._waiting: collections.deque[tuple[int, dict[str, float]]] = collections.deque(maxlen=_MOST_WAITING)
         self._tracker: Tracker | None = None
         self._id, self._step = "", -1
-        self._is_ending = False
+        self._noted, self._is_ending = -math.inf, False
         self._writer = LogWriter()
 
     def __enter__(self) -> "Tracking":
@@ -219,7 +220,9 @@ class Tracking:
                 self._step = step
             if self._waiting[0][0] == step:  # otherwise a full queue dropped it while it was written
                 self._waiting.popleft()
-        self._note()  # a kill before it sends some steps twice
+        # A kill loses at most ten seconds of notes; some steps are then sent twice.
+        if self._is_ending or time.monotonic() > self._noted + _SECONDS_BETWEEN_NOTES:
+            self._note()
         if self._is_ending:
             self._tracker.close()
             self._tracker = None
@@ -241,6 +244,7 @@ class Tracking:
         self._note()
 
     def _note(self) -> None:
+        self._noted = time.monotonic()
         skipped = self._skipped_before(self._step)
         write_json(self.path, {"id": self._id, "step": self._step, "skip_rows": skipped})
 

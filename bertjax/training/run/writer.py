@@ -137,12 +137,12 @@ class Journal(GrowingFile):
     def append(self, record: dict) -> None:
         """Queue a line."""
         line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
-        if len(line) > self._left > 0:
-            log.warning("%s has enough lines of this start; later ones are left out", self.path)
-            self._left = 0  # for shorter lines, too: a gap in the middle would be hard to notice
-        if self._left:
+        if len(line) <= self._left:
             self._left -= len(line)
             self.put(line)
+        elif self._left >= 0:
+            log.warning("%s has enough lines of this start; later ones are left out", self.path)
+            self._left = -1.0  # for shorter lines, too: a gap in the middle would be hard to notice
 
 
 class Events(GrowingFile):

@@ -4,16 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from bertjax.analysis.parts.patterns import (
-    BLOCK,
-    CLASSES,
-    COLUMN,
-    DIAGONAL,
-    NEAR,
-    VERTICAL,
-    Patterns,
-    shares_of_maps,
-)
+from bertjax.analysis.parts.patterns import BLOCK, CLASSES, COLUMN, DIAGONAL, NEAR, VERTICAL, Patterns, shares_of_maps
 from bertjax.analysis.reduce import reduce
 from bertjax.analysis.subject import captured
 

@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from bertjax.analysis.probing.structural_probe import (
-    Sentence,
-    fit,
-    score,
-    tree_distances,
-    work,
-)
+from bertjax.analysis.probing.structural_probe import Sentence, fit, score, tree_distances, work
 
 WIDTH = 48
 

@@ -13,12 +13,7 @@ from tests.data.formats.splits import made, split_of
         ("segment_pairs", [[5], [5, 5]], 4, "seq_len=4 cannot hold a sentence pair; use at least 5"),
         ("doc_sentences", [[5], [5]], 2, "seq_len=2 cannot hold a sentence; use at least 3"),
         ("sentence_reordering", [[3], [4]], 4, "seq_len=4 cannot hold three segments; use at least 5"),
-        (
-            "sentence_order",
-            [[5], [6], [7]],
-            64,
-            "examples.kind=sentence_order pairs sentences, but no",
-        ),
+        ("sentence_order", [[5], [6], [7]], 64, "examples.kind=sentence_order pairs sentences, but no"),
         ("segment_pairs", [[5, 5]], 64, "sentence pairs need at least two documents and there is 1; add documents"),
         ("sentence_pairs", [[5, 5]], 64, "sentence pairs need at least two documents and there is 1"),
         ("sentence_structure", [[5, 5]], 64, "sentence pairs need at least two documents and there is 1"),

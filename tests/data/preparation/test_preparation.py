@@ -32,7 +32,7 @@ def test_the_path_depends_on_content_and_settings(config, tmp_path):
     paths = {store_path(dataclasses.replace(config, **choice)) for choice in choices}
     write_corpus(tmp_path / "corpus.txt", documents=200, seed=1)
     assert len(paths | {same, store_path(config)}) == 2 + len(choices)
-    free = {"workers": 3, "cache_dir": "elsewhere", "overfit": 1}
+    free = {"workers": 3, "cache_dir": "elsewhere"}
     assert store_path(dataclasses.replace(config, **free)) == store_path(config)
     assert same.name.startswith("corpus-") and same.parent == tmp_path / "stores"
 
@@ -151,11 +151,7 @@ def test_one_store_is_opened_without_the_corpus(config, tmp_path, capsys):
         ("heldout_share", 0.2, "data.heldout_share=0.05"),
         ("heldout", "other.txt", "data.heldout=0.05, and the configuration has 'a file'"),
         ("tokenizer", TokenizerConfig(vocab_size=300), "data.tokenizer.vocab_size=400"),
-        (
-            "sources",
-            {"a": SourceConfig("a.txt"), "b": SourceConfig("b.txt")},
-            "data.sources={'corpus': ['a file',",
-        ),
+        ("sources", {"a": SourceConfig("a.txt"), "b": SourceConfig("b.txt")}, "data.sources={'corpus': ['a file',"),
     ],
 )
 def test_one_store_must_have_the_settings_of_the_configuration(config, setting, value, complaint):

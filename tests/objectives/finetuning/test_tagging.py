@@ -102,19 +102,8 @@ def test_entities_of_a_sentence(tags, expected):
 
 
 # Each scheme by how it spells the places B, I, E and S, for an entity of several words and for one of a single word.
-SCHEMES = {
-    "IOBES": "BIES",
-    "BILOU": "BILU",
-    "BMES": "BMES",
-    "BMEWO": "BMEW",
-    "IOB2": "BIIB",
-}
-SPELLINGS = {
-    "B-PER": "{place}-{kind}",
-    "B_PER": "{place}_{kind}",
-    "PER-B": "{kind}-{place}",
-    "PER_B": "{kind}_{place}",
-}
+SCHEMES = {"IOBES": "BIES", "BILOU": "BILU", "BMES": "BMES", "BMEWO": "BMEW", "IOB2": "BIIB"}
+SPELLINGS = {"B-PER": "{place}-{kind}", "B_PER": "{place}_{kind}", "PER-B": "{kind}-{place}", "PER_B": "{kind}_{place}"}
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)

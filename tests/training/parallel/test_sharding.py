@@ -18,14 +18,7 @@ from bertjax.models.presets import PRESETS
 from bertjax.runtime.devices import AXES
 from bertjax.runtime.errors import UserError
 from bertjax.training.config import MeshConfig
-from bertjax.training.parallel.sharding import (
-    ENCODER_RULES,
-    HEAD_RULES,
-    batch_shards,
-    fill_mesh,
-    make_mesh,
-    shardings,
-)
+from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, batch_shards, fill_mesh, make_mesh, shardings
 from bertjax.training.parallel.strategy import Layout
 from bertjax.training.step import gradients
 from bertjax.training.trace_checks import check_batch

@@ -93,6 +93,15 @@ def test_lines_that_wait_are_bounded(path, monkeypatch, caplog):
     assert record.getMessage().endswith("its oldest waiting records are lost")
 
 
+def test_a_full_file_is_one_warning_also_if_a_line_fills_it_exactly(path, caplog):
+    lines = Journal(path, most_bytes=2 * len('{"step": 1}\n'))
+    for step in range(4):
+        lines.append({"step": step})
+    lines.write()
+    assert read_jsonl(path) == [{"step": 0}, {"step": 1}]
+    assert [record.getMessage().partition(" has enough")[0] for record in caplog.records] == [str(path)]
+
+
 def test_an_object_store_gets_segments_that_readers_join(bucket, monkeypatch):
     written, write = [], storage.write_bytes
     monkeypatch.setattr(storage, "write_bytes", lambda *args: (written.append(len(args[1])), write(*args)))

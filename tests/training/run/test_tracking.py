@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import types
 
 import pytest
 from etils import epath
@@ -14,7 +15,7 @@ from bertjax.runtime.errors import UserError
 from bertjax.training.run import trackers, writer
 from bertjax.training.run.trackers import Tracker, Tracking, check_trackers
 from bertjax.training.run.workdir import Workdir
-from tests.waiting import LIMIT_SECONDS
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 
 class Recording(Tracker):
@@ -79,6 +80,14 @@ def test_steps_that_are_trained_again_on_other_rows_are_a_new_run(track):
     starts = [call for call in Recording.calls if call[0] == "start"]
     assert [run_id for _, _, run_id in starts] == ["", "first", "", "first"]
     assert [call[0] for call in Recording.calls if isinstance(call[0], int)] == [1, 2, 3, 4, 2, 3, 4]
+
+
+def test_steps_are_passed_on_at_once(track, tmp_path, monkeypatch):
+    monkeypatch.setattr(writer, "time", types.SimpleNamespace(monotonic=lambda: 0.0))  # nothing is due later
+    with Tracking(KIND, Workdir(epath.Path(tmp_path / "run")), {"runtime": {"skip_rows": ()}}) as tracker:
+        for step in (1, 2):
+            tracker.add(step, {})
+            wait_until(lambda step=step: (step, {}) in Recording.calls)
 
 
 def test_a_full_queue_drops_the_oldest_only(track, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import threading
 
 import fsspec
 import pytest
@@ -115,3 +116,15 @@ def test_an_appended_line_costs_no_other(tmp_path, monkeypatch):
     monkeypatch.setattr(workdirs, "_content", lambda path: (path.read_bytes(), path.write_bytes(b"damaged\n{}\n"))[0])
     append_jsonl(log, {"step": 6})
     assert log.read_bytes() == b'damaged\n{}\n{"step": 6}\n'
+
+
+@pytest.mark.parametrize("has_run", [True, False])
+def test_a_refused_start_leaves_the_time_of_a_run_without_a_heartbeat(tmp_path, has_run):
+    files = Workdir.at(tmp_path)
+    files.elapsed.write_text("[7.0]")
+    if has_run:
+        files.config.write_text("{}")
+    with pytest.raises(UserError), start.restoring_heartbeat(files, threading.Event()):
+        files.heartbeat.write_text("{}")
+        raise UserError("a bad setting")
+    assert files.elapsed.exists() == has_run and not files.heartbeat.exists()
