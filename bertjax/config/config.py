@@ -58,6 +58,8 @@ class Config:
         `stages` count from the first step of that run, and those before STEP are not trained again.
       init_layers: layers of `init_from` to start with, counted from 0; empty for all. DistilBERT takes
         (0, 2, 4, 7, 9, 11) from 12 layers.
+      init_words: start the word embeddings and the output's bias from counts of the training text, not at random
+        (`bertjax.training.word_vectors`).
       lora: low-rank adaptation; the adapted kernels are frozen.
       pruning: set a growing share of weights to 0.
       quantization: round weights to few bits in every step.
@@ -67,6 +69,7 @@ class Config:
     init_from: str = setting("", metadata=PLACE)
     init_state: bool = False
     init_layers: tuple[int, ...] = ()
+    init_words: bool = setting(False, excludes="init_from")
     model: EncoderConfig = EncoderConfig()
     data: DataConfig = DataConfig()
     tasks: dict[str, Task] = dataclasses.field(default_factory=lambda: {"bert": Task()})

@@ -18,6 +18,7 @@ from bertjax.config.config import Config
 from bertjax.config.export import Export
 from bertjax.config.opening import SavedModel
 from bertjax.data.labeled import labels
+from bertjax.data.store import TokenStore
 from bertjax.data.tokenizer import Tokenizer
 from bertjax.models import disentangled_embeddings
 from bertjax.models.config import EncoderConfig
@@ -27,6 +28,7 @@ from bertjax.objectives.finetuning.embeddings import EmbeddingClassification
 from bertjax.objectives.finetuning.labels import Classification, MultiLabel, Tagging
 from bertjax.objectives.wrapper import unwrapped
 from bertjax.runtime.errors import UserError, shorten
+from bertjax.training import word_vectors
 from bertjax.training.compression import is_score
 from bertjax.training.config import ROTARY_BASES
 from bertjax.training.feeds import Feeds
@@ -88,11 +90,15 @@ def source_of(resumed: RunRecord | None, setups: Sequence[Setup], feeds: Feeds) 
     Raises:
       UserError: see `read`.
     """
-    name = setups[0].config.init_from
-    if not name:
+    config = setups[0].config
+    if not (config.init_from or config.init_words):
         return None
-    if resumed and resumed.config.init_from == name:
+    if resumed and (resumed.config.init_from, resumed.config.init_words) == (config.init_from, config.init_words):
         return Source({}, resumed.identity.get("init_from", ""))
+    if config.init_words:
+        if not isinstance(feeds.store, TokenStore):
+            raise UserError("init_words=True counts a training text, and this run reads labeled files; leave it out")
+        return _source(word_vectors.initial_params(feeds.store, setups[0], config.seed))
     source = read(setups[0], feeds.store.tokenizer)
     return source._replace(params={}) if resumed else source
 
@@ -153,8 +159,11 @@ def read(setup: Setup, tokenizer: Tokenizer) -> Source:
     # Heads that only the source has are left out without a warning: a new task does not need them.
     params = {path: leaf for path, leaf in trees[0].items() if path in ours and path not in new}
     _warn_of_pooler(config, params)
-    digest = hashlib.sha256(json.dumps(fingerprints(params), sort_keys=True).encode())
-    return Source(params, digest.hexdigest())
+    return _source(params)
+
+
+def _source(params: dict[str, np.ndarray]) -> Source:
+    return Source(params, hashlib.sha256(json.dumps(fingerprints(params), sort_keys=True).encode()).hexdigest())
 
 
 def check_function(source: EncoderConfig, setup: Setup) -> None:

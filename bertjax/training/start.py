@@ -264,7 +264,7 @@ def check_start(session: Session, config: Config, longer: bool, beside: Workdir 
         started with.
     """
     files, before = session.files, session.before
-    resumed = before if before and config.init_from and record.has_checkpoint(files) else None
+    resumed = before if before and (config.init_from or config.init_words) and record.has_checkpoint(files) else None
     initial = branch if config.init_state else init_from
 
     def look() -> tuple[Config, tuple[Setup, ...]]:

@@ -3,13 +3,16 @@
 import json
 import logging
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from bertjax.config.config import from_dict
+from bertjax.data.store import TokenStore
 from bertjax.training import init_from
+from bertjax.training.word_vectors import word_vectors
 from tests import runs
 
 # A learning rate of almost 0: such a run ends with the weights that it started with.
@@ -31,6 +34,40 @@ def test_weights_are_loaded_and_the_optimizer_is_fresh(flags, undisturbed, tmp_p
     assert first[0] == 1
     identity = json.loads((tmp_path / "run" / "config.json").read_text())["identity"]
     assert len(identity["init_from"]) == 64
+
+
+def test_words_start_from_counts_of_the_text(flags, undisturbed, tmp_path, refused):
+    command = [*flags, *SHORT, "--config.init_words=True"]
+    assert runs.call(*command, f"--workdir={tmp_path}/new") == 0
+    [folder] = (path.parent for path in Path(flags[-1].partition("=")[2]).glob("*/manifest.json"))
+    store = TokenStore.open(folder)
+    tokens = store.split("train").tokens
+    counts = np.bincount(tokens, minlength=store.tokenizer.vocab_size)
+    bias = weights(tmp_path / "new")["heads/mlm/word_bias"]
+    expected = np.log(counts[counts > 0])
+    np.testing.assert_allclose(bias[counts > 0] - bias[counts > 0][0], expected - expected[0], atol=1e-5)
+    assert runs.losses(tmp_path / "new")[0][1] < runs.losses(undisturbed)[0][1] - 0.5
+    assert runs.call(*command, f"--workdir={tmp_path}/new") == 0, "a resumed run has the same identity"
+    assert "exclude each other" in refused(*command[len(flags) :], f"--config.init_from={undisturbed}@100")
+
+
+def test_word_vectors_are_those_of_the_whole_decomposition():
+    """Of a dense matrix, pair by pair; with as many dimensions as tokens, none is left out."""
+    random = np.random.default_rng(0)
+    tokens = np.minimum(random.geometric(0.15, 400) - 1, 11)
+    pairs = np.zeros((12, 12))
+    for place, token in enumerate(tokens):
+        for other in [*tokens[max(place - 5, 0) : place], *tokens[place + 1 : place + 6]]:
+            pairs[token, other] += 1
+    share = pairs.sum(axis=0) ** 0.75 / np.sum(pairs.sum(axis=0) ** 0.75)
+    with np.errstate(divide="ignore"):
+        information = np.maximum(np.log(pairs / pairs.sum(axis=1, keepdims=True) / share), 0)
+    left, values, _ = np.linalg.svd(information)
+    expected = left * np.sqrt(values)
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    vectors = word_vectors(tokens, 13, 16, seed=0)
+    np.testing.assert_allclose(vectors[:12] @ vectors[:12].T, expected @ expected.T, atol=1e-3)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)  # also of the token that never occurs
 
 
 def test_a_run_resumes_without_its_source_but_not_with_another(flags, undisturbed, tmp_path, capsys):
