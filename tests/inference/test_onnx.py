@@ -134,8 +134,6 @@ def test_the_time_of_a_text_is_measured(made, tmp_path):
     ]
     for result in results:
         assert 0 < result["p50"] <= result["p99"] and result["calls"] >= 20 and result["threads"] == 1
-    (tmp_path / "answered.csv").write_text("text,prediction\nabd ace,good\nbbe,bad\n")  # as `predict --out` writes it
-    flags = (*flags, "--file=answered.csv")
     shown = files.run(tmp_path, "bench", str(made.onnx), *flags).stdout.splitlines()
     assert shown[0].split() == ["threads", "batch", "p50", "ms", "p99", "ms", "texts/s", "model"] and len(shown) == 3
 
