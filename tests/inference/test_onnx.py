@@ -134,7 +134,8 @@ def test_the_time_of_a_text_is_measured(made, tmp_path):
     ]
     for result in results:
         assert 0 < result["p50"] <= result["p99"] and result["calls"] >= 20 and result["threads"] == 1
-    shown = files.run(tmp_path, "bench", str(made.onnx), *flags).stdout.splitlines()
+    (tmp_path / "answered.csv").write_text("sentence,prediction\n" + "abd ace,good\n" * 9)
+    shown = files.run(tmp_path, "bench", str(made.onnx), *flags, "--file=answered.csv").stdout.splitlines()
     assert shown[0].split() == ["threads", "batch", "p50", "ms", "p99", "ms", "texts/s", "model"] and len(shown) == 3
 
 
