@@ -89,7 +89,7 @@ lora.alpha lora.kernels lora.rank
 optimizer.b1 optimizer.b2 optimizer.bias_correction optimizer.clip_norm optimizer.epsilon optimizer.frozen
 optimizer.grow_moments optimizer.kind optimizer.layer_decay optimizer.layer_decay_offset optimizer.learning_rate
 optimizer.multipliers.*.by_layer optimizer.multipliers.*.factor optimizer.multipliers.*.path
-optimizer.arguments optimizer.ema_decay optimizer.schedule.decay optimizer.schedule.decay_steps
+optimizer.arguments optimizer.block optimizer.ema_decay optimizer.schedule.decay optimizer.schedule.decay_steps
 optimizer.schedule.end_step optimizer.schedule.floor
 optimizer.schedule.kind optimizer.warmup_share optimizer.warmup_steps optimizer.warmup_tokens
 optimizer.weight_decay

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import PartitionSpec as P
 from optax import contrib
 
@@ -19,6 +20,7 @@ from bertjax.models.model import Model
 from bertjax.runtime.devices import AXES
 from bertjax.runtime.errors import UserError
 from bertjax.training.gradient_norms import gradient_norms
+from bertjax.training.optim.adam import scale_by_muon
 from bertjax.training.optim.config import OptimizerConfig
 from bertjax.training.optim.optimizer import make_optimizer
 from bertjax.training.parallel.sharding import ENCODER_RULES, HEAD_RULES, shardings
@@ -60,6 +62,34 @@ def test_muon_is_that_of_optax_for_kernels_of_layers_and_adam_for_the_rest():
         close([*after["encoder"]["layers"]["dense"].pop("kernel")], kernels)
         del by_adam["encoder"]["layers"]["dense"]["kernel"]
         close(after, by_adam)
+
+
+def test_blocks_are_what_muon_of_optax_does_with_each_alone():
+    random, layer = np.random.default_rng(0), "encoder/layers"
+    shapes = {
+        f"{layer}/query/kernel": (2, 12, 8),
+        f"{layer}/output/kernel": (2, 8, 12),
+        f"{layer}/odd/kernel": (2, 8, 6),
+    }
+    gradient = {path: jnp.asarray(random.standard_normal(shape), jnp.float32) for path, shape in shapes.items()}
+
+    def apart(arrays: dict) -> dict:
+        """{(path, layer, block): matrix}; a kernel with 6 columns has no blocks of 4."""
+        splits = [
+            (path, row, np.split(kernel, 2, axis=int("output" not in path)) if "odd" not in path else [kernel])
+            for path, stack in arrays.items()
+            for row, kernel in enumerate(stack)
+        ]
+        return {(path, row, block): each for path, row, blocks in splits for block, each in enumerate(blocks)}
+
+    nested = unflatten_dict(gradient, sep="/")
+    ours, theirs = scale_by_muon(optax.identity(), block=4), contrib.muon(1.0, consistent_rms=0.2)
+    state, other_state = ours.init(nested), theirs.init(apart(gradient))
+    for _ in range(2):
+        updates, state = ours.update(nested, state, nested)
+        others, other_state = theirs.update(apart(gradient), other_state, apart(gradient))
+        found = apart(flatten_dict(updates, sep="/"))
+        close([found[key] for key in others], [-update for update in others.values()])
 
 
 @pytest.mark.parametrize("kind", ["muon", "optax.contrib:muon", "optax:adafactor", "optax:sgd"])
@@ -117,6 +147,7 @@ def test_the_optimizer_of_the_page_trains_and_resumes_bit_for_bit(flags, tmp_pat
             {"kind": "muonn"},
             "optimizer.kind='muonn' is unknown; choose one of adamw, stable_adamw, lamb, muon, or name module:function",
         ),
+        ({"kind": "lamb", "block": 64}, "optimizer.block=64 has no effect with optimizer.kind=lamb; leave it out"),
         ({"kind": "adamw", "arguments": {"beta": 0.9}}, "optimizer.arguments={'beta': 0.9} has no effect with"),
         (
             {"kind": "optax:lion", "arguments": {"weight_decay": 0.1}},

@@ -1,5 +1,6 @@
 """Adam with optional bias correction and step counts per parameter, and Muon for the kernels of layers."""
 
+import functools
 from typing import Any
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from optax import contrib
 
-from bertjax.training.optim.by_path import IS_STACKED, stateless
+from bertjax.training.optim.by_path import IS_STACKED
 from bertjax.training.param_paths import map_with_path, matches, path_of
 
 # Smaller numbers are 0 to most devices.
@@ -95,7 +96,7 @@ def _zero_count(path: str, leaf: jax.Array) -> jax.Array:
     return jnp.zeros(shape, jnp.int32)
 
 
-def scale_by_muon(adam: optax.GradientTransformation) -> optax.GradientTransformation:
+def scale_by_muon(adam: optax.GradientTransformation, block: int = 0) -> optax.GradientTransformation:
     """Return Muon (Jordan, 2024, kellerjordan.github.io/posts/muon) as a transformation without a learning rate.
 
     Each layer's kernel [in, out] gets the momentum with its singular values set to about 1, times
@@ -103,15 +104,36 @@ def scale_by_muon(adam: optax.GradientTransformation) -> optax.GradientTransform
 
     Args:
       adam: optimizer of all other parameters.
+      block: inner neurons that are orthogonalized together, if it divides them: columns of a kernel, or rows of one
+        named `output`. 0 for whole kernels.
     """
 
+    def rows_axis(path: str) -> int:
+        """Axis of a block's rows: [L, in, blocks, size], or [L, blocks, size, out]."""
+        return 2 if path.endswith("output/kernel") else 1
+
+    def split(path: str, kernel: jax.Array) -> jax.Array:
+        axis = 3 - rows_axis(path)
+        count = kernel.shape[axis] // block if block and kernel.shape[axis] % block == 0 else 1
+        return kernel.reshape(*kernel.shape[:axis], count, -1, *kernel.shape[axis + 1 :])
+
+    def scaled(path: str, update: jax.Array) -> jax.Array:
+        return update * RMS * max(update.shape[rows_axis(path)], update.shape[3]) ** 0.5
+
     def axes(kernels: dict) -> dict:
-        # Muon sees kernels only; axes that are neither, here the layers, are batch axes.
-        return jax.tree.map(lambda _: contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=2), kernels)
+        # Muon sees kernels only; axes that are neither, here the layers and blocks, are batch axes.
+        return map_with_path(lambda path, _: contrib.MuonDimensionNumbers(rows_axis(path), 3), kernels)
 
     muon = contrib.scale_by_muon(beta=MOMENTUM, weight_dimension_numbers=axes)
-    scaled = stateless(lambda params: None, lambda _, update, __: update * RMS * max(update.shape[1:]) ** 0.5)
-    return optax.partition({True: optax.chain(muon, scaled), False: adam}, _is_layer_kernel)
+
+    def update(gradient: dict, state: Any, params: Any = None) -> tuple[dict, Any]:
+        in_blocks = map_with_path(split, (gradient, state.mu))
+        updates, new = muon.update(in_blocks[0], state._replace(mu=in_blocks[1]))
+        whole = functools.partial(jax.tree.map, lambda leaf, like: leaf.reshape(like.shape))
+        return whole(map_with_path(scaled, updates), gradient), new._replace(mu=whole(new.mu, gradient))
+
+    blocks = optax.GradientTransformation(muon.init, update)
+    return optax.partition({True: blocks, False: adam}, _is_layer_kernel)
 
 
 def _is_layer_kernel(params: dict) -> dict:

@@ -36,6 +36,8 @@ class OptimizerConfig:
         of layers with AdamW for the rest (`bertjax.training.optim.adam`); or `module:function`, such as
         `optax.contrib:muon` (`bertjax.training.optim.outside`), for which Adam's settings below mean nothing.
       arguments: arguments of that function by name.
+      block: with `muon`, inner neurons of a kernel that are orthogonalized together, such as 64, the width of a head:
+        columns of a kernel, or rows of one named `output`; 0 for whole kernels.
       learning_rate: peak learning rate; None derives it from the encoder width
         (`bertjax.training.resolve.fine_tuning_rate`).
       warmup_steps: steps until the peak.
@@ -64,6 +66,7 @@ class OptimizerConfig:
 
     kind: str = "adamw"
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
+    block: int = setting(0, least=0)
     learning_rate: float | None = setting(1e-4, above=0)
     warmup_steps: int = setting(10_000, least=0)
     warmup_share: float = setting(0.0, least=0, below=1, excludes="warmup_tokens")  # 1 leaves no decay
@@ -94,6 +97,8 @@ class OptimizerConfig:
                 f"optimizer.arguments={self.arguments} has no effect with optimizer.kind={self.kind}; name a "
                 "module:function, or use settings such as optimizer.b1"
             )
+        if self.block and self.kind != "muon":
+            raise UserError(f"optimizer.block={self.block} has no effect with optimizer.kind={self.kind}; leave it out")
         for name in self.arguments.keys() & {"learning_rate", "weight_decay"}:
             raise UserError(f"optimizer.arguments.{name} is set by bertjax; set optimizer.{name}")
         if self.kind == "stable_adamw" and not self.bias_correction:

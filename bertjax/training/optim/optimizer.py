@@ -57,7 +57,7 @@ def _scale(config: OptimizerConfig, counts_by_leaf: bool) -> optax.GradientTrans
             )
         return outside_optimizer(config.kind, config.arguments)
     adam = scale_by_adam(config.b1, config.b2, config.epsilon, config.bias_correction, counts_by_leaf)
-    return scale_by_muon(adam) if config.kind == "muon" else adam
+    return scale_by_muon(adam, config.block) if config.kind == "muon" else adam
 
 
 def trust_ratio(path: str, param: jax.Array, update: jax.Array) -> jax.Array:
