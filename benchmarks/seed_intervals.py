@@ -1,4 +1,4 @@
-"""How often the intervals and p-values of `bertjax compare` are right, by simulation at the seed noise of `tiny.py`.
+"""How often the intervals and p-values of `bertjax compare` are right, by simulation at the noise of `tiny.py:adamw`.
 
     python -m benchmarks.seed_intervals --out=benchmarks/results/seed_intervals.jsonl
     python -m benchmarks.seed_intervals --out=benchmarks/results/seed_intervals.jsonl --markdown
@@ -38,7 +38,7 @@ from bertjax.training.run.workdir import Workdir, append_jsonl, write_json
 TINY = Path(__file__).parent / "results" / "tiny.jsonl"
 METRIC, STEPS = "mlm_loss", 4000
 SEEDS, TRIALS, THROUGH_COMMAND = (2, 3, 5, 10), 2000, 20
-# Held-out batches of `configs/tiny.py`, and about how many tokens each of them predicts.
+# Held-out batches of `configs/tiny.py:adamw`, and about how many tokens each of them predicts.
 UNITS, TOKENS = 22, 240
 # Deviations of the loss of a batch, assumed: what all runs share (losses of tokens scatter by about 3 nats), and what
 # one run does better on one batch than on another (two runs differ by about 1 nat at a token).
@@ -70,9 +70,11 @@ class Trial(NamedTuple):
 
 
 def measured_noise(path: Path = TINY) -> Noise:
-    """Return the noise of the last held-out losses of `configs/tiny.py`, three seeds."""
+    """Return the noise of the last held-out losses of `configs/tiny.py:adamw`, three seeds."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    losses = [line[f"eval/heldout/{METRIC}"] for line in lines if (line["recipe"], line["step"]) == ("tiny.py", STEPS)]
+    losses = [
+        line[f"eval/heldout/{METRIC}"] for line in lines if (line["recipe"], line["step"]) == ("tiny.py:adamw", STEPS)
+    ]
     return Noise(statistics.fmean(losses), statistics.stdev(losses))
 
 

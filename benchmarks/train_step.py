@@ -56,7 +56,7 @@ LADDER = {
     "without unrolled layers (scanned)": Arm("ours", ("--scanned",)),
     "without loss by comparisons (gathers)": Arm("ours", ("--without=comparing-loss",)),
 }
-# The step of configs/tiny.py, two examples a row.
+# The step of configs/tiny.py:adamw, two examples a row.
 FRONT_DOOR = Setting(
     max_positions=32, batch=48, seq_len=32, examples=2, predicted=8, dropout=0.0, attention_dropout=0.0
 )
@@ -67,6 +67,8 @@ PEERS = {
     "pytorch-eager-bf16": Arm("pytorch", ("--bf16",)),
     "pytorch-compiled-f32": Arm("pytorch", ("--compiled",)),
     "pytorch-compiled-bf16": Arm("pytorch", ("--compiled", "--bf16")),
+    "pytorch-compiled-f32-predicted": Arm("pytorch", ("--compiled", "--predicted")),
+    "pytorch-compiled-bf16-predicted": Arm("pytorch", ("--compiled", "--bf16", "--predicted")),
     "flax-f32": Arm("flax_bert"),
 }
 
@@ -193,7 +195,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--arms", help="arms to run, separated by commas; bertjax always runs")
     table = parser.add_mutually_exclusive_group()
     table.add_argument("--ladder", action="store_true", help="bertjax against itself with one trick removed")
-    table.add_argument("--share", action="store_true", help="the step of tiny.py against its matrix products alone")
+    table.add_argument(
+        "--share", action="store_true", help="the step of tiny.py:adamw against its matrix products alone"
+    )
     parser.add_argument("--torch-python", default=sys.executable, help="interpreter with torch and transformers")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     args = parser.parse_args(argv)
@@ -217,7 +221,9 @@ def main(argv: list[str] | None = None) -> None:
     if args.share:
         print("The ratio is the share of its time in which the step would be done if it were all fast matrix products.")
     elif not args.ladder:
-        print("transformers computes the vocabulary product at all positions, bertjax only at the predicted ones.")
+        print(
+            "transformers computes the vocabulary product at all positions, bertjax and *-predicted at those predicted."
+        )
     if args.json:
         args.json.write_text(json.dumps({"machine": machine(), "arms": answers, "results": results}, indent=1))
 

@@ -75,14 +75,14 @@ def grade(function: Callable) -> None:
 
 
 def config() -> "Config":
-    """Return the configuration of lessons 3 to 6: `configs/tiny.py` with 2 layers of width 128 and 4 heads."""
+    """Return the configuration of lessons 3 to 6: `configs/tiny.py:adamw` with 2 layers of width 128 and 4 heads."""
     from bertjax.config import config_file
 
     steps, width = size(2000, 20), size(128, 32)
     settings = [f"model.width={width}", f"model.feedforward={4 * width}", "model.layers=2", "model.init_stddev=0.06"]
     settings += [f"data.tokenizer.vocab_size={size(4000, 1000)}", f"eval.rows={size(1024, 64)}"]
     settings += [f"stages.0.steps={steps}", f"optimizer.warmup_steps={steps // 10}", f"eval.every={steps // 2}"]
-    return config_file.load(str(ROOT / "configs" / "tiny.py"), [*settings, "optimizer.learning_rate=2e-3"])
+    return config_file.load(f"{ROOT}/configs/tiny.py:adamw", [*settings, "optimizer.learning_rate=2e-3"])
 
 
 def trained() -> str:

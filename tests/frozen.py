@@ -35,8 +35,8 @@ STEPS = 3  # whose batches are hashed
 
 
 def arguments(name: str) -> list[str]:
-    """Return the flags of a frozen run: `tiny` for 200 steps, every other recipe as its variant `smoke`."""
-    variant = "" if name in FLAGS else ":smoke"
+    """Return the flags of a frozen run: `tiny:adamw` for 200 steps, every other recipe as its variant `smoke`."""
+    variant = ":adamw" if name in FLAGS else ":smoke"
     return [f"--config={CONFIGS / name.removesuffix('-smoke')}.py{variant}", *FLAGS.get(name, [])]
 
 

@@ -1,4 +1,4 @@
-"""How much of bertjax one has to read to follow a training step: prints, as JSON, what tracing one of `tiny.py` enters.
+"""How much of bertjax one has to read to follow a step of `tiny.py:adamw`: prints, as JSON, what tracing it enters.
 
     python -m tests.reading_path
 
@@ -33,7 +33,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         corpus = runs.write_corpus(Path(folder) / "corpus.txt")
         settings = [f"data.corpus={corpus}", f"data.store={folder}", "data.tokenizer.vocab_size=400"]
-        feeds = open_feeds(config_file.load(str(ROOT / "configs" / "tiny.py"), settings))
+        feeds = open_feeds(config_file.load(f"{ROOT}/configs/tiny.py:adamw", settings))
         [setup] = make_setups(feeds.config, feeds.store.tokenizer.vocab_size)
         batch = feeds.feed("train", seq_len=32).batch(np.arange(48))
         state, parts = init_state(setup), make_step(setup, "bert")

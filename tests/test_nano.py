@@ -1,4 +1,4 @@
-"""`bertjax/nano.py` and the package compute the same: on batches, model and optimizer of `configs/tiny.py`."""
+"""`bertjax/nano.py` and the package compute the same: on batches, model and optimizer of `configs/tiny.py:adamw`."""
 
 from pathlib import Path
 
@@ -13,20 +13,20 @@ from bertjax.training.resolve import open_feeds
 from bertjax.training.setup import compile_chunk, init_state, make_setups
 from tests import runs
 
-TINY = Path(__file__).parents[1] / "configs" / "tiny.py"
+TINY = f"{Path(__file__).parents[1]}/configs/tiny.py:adamw"
 STEPS = 3
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """(setup of `tiny.py`, its first state, V, batches of the first steps); only the text is made up, to be quick.
+    """(setup of `tiny.py:adamw`, its first state, V, batches of the first steps); only the text is made up.
 
     Without a warm-up: after it, three steps change parameters by a thousandth and not by a millionth.
     """
     folder = tmp_path_factory.mktemp("tiny")
     corpus = runs.write_corpus(folder / "corpus.txt")
     places = [f"data.corpus={corpus}", f"data.store={folder}", "data.tokenizer.vocab_size=400"]
-    feeds = open_feeds(config_file.load(str(TINY), [*places, "optimizer.warmup_steps=0", "runtime.unroll=False"]))
+    feeds = open_feeds(config_file.load(TINY, [*places, "optimizer.warmup_steps=0", "runtime.unroll=False"]))
     [setup] = make_setups(feeds.config, feeds.store.tokenizer.vocab_size)
     rows = feeds.config.stages[0].batch
     feed = feeds.feed("train", feeds.config.stages[0].seq_len)

@@ -5,7 +5,7 @@ transformers, pytorch_model.bin needs PyTorch.
 
 examples:
   a run to transformers:       python -m bertjax convert --from=runs/tiny --to=hf/tiny
-  one of its checkpoints:      python -m bertjax convert --from=runs/tiny@3500 --to=hf/tiny-3500
+  one of its checkpoints:      python -m bertjax convert --from=runs/tiny@750 --to=hf/tiny-750
   a downloaded model to here:  python -m bertjax convert --from=downloads/bert --to=models/bert
   one of the Hub, by revision: python -m bertjax convert --from=hf:OWNER/NAME@main --to=models/bert
   both to ONNX:                python -m bertjax convert --from=runs/tiny --to=tiny.onnx

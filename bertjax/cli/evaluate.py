@@ -5,7 +5,7 @@ that need no model are printed beside the metrics.
 
 examples:
   the run's own held-out documents:  python -m bertjax evaluate runs/tiny
-  those of other texts, as JSON:     python -m bertjax evaluate runs/tiny@3500 --corpus=my/texts --json
+  those of other texts, as JSON:     python -m bertjax evaluate runs/tiny@750 --corpus=my/texts --json
   another run's held-out question:   python -m bertjax evaluate runs/mine --as=runs/tiny
   a labeled file of another form:    python -m bertjax evaluate models/nli --corpus=snli.jsonl \\
                                          --text=premise --pair=hypothesis --label=gold_label

@@ -14,7 +14,7 @@ examples:
   fill the masks of a sentence:
       python -m bertjax predict runs/tiny/export "The [MASK] was old, and so was the [MASK]."
   the ten best pieces for each mask, for all lines of a file, from a certain checkpoint:
-      python -m bertjax predict runs/tiny@3500 --file=sentences.txt --top=10 --out=filled.jsonl
+      python -m bertjax predict runs/tiny@750 --file=sentences.txt --top=10 --out=filled.jsonl
   the three most probable classes of a sentence:
       python -m bertjax predict runs/mine/export "My card has not come yet." --top=3
   the mean of three seeds of a fine-tuning:

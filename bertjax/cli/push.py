@@ -5,7 +5,7 @@ are replaced, and others stay. Set HF_TOKEN, or log in with `hf auth login`.
 
 examples:
   python -m bertjax push runs/tiny --to=hub:me/tiny-bert --language=en --license=apache-2.0
-  python -m bertjax push runs/tiny@3000 --to=hub:me/tiny-bert@step-3000
+  python -m bertjax push runs/tiny@500 --to=hub:me/tiny-bert@step-500
   python -m bertjax push runs/tiny --to=hub:me/tiny-bert --every-kept --public
 """
 

@@ -20,6 +20,7 @@ from bertjax.models import directions
 from bertjax.models.blocks import BLOCKS
 from bertjax.models.config import EncoderConfig, Execution
 from bertjax.models.embeddings import EMBEDDINGS
+from bertjax.models.fixed import check_init_neighbors
 from bertjax.models.presets import PRESETS
 from bertjax.objectives.base import OBJECTIVES, Objective
 from bertjax.objectives.distill.losses import TEACHER_LOSSES
@@ -60,6 +61,7 @@ class Config:
         (0, 2, 4, 7, 9, 11) from 12 layers.
       init_words: start the word embeddings and the output's bias from counts of the training text, not at random
         (`bertjax.training.word_vectors`).
+      init_neighbors: start the first heads at the tokens beside their own (`bertjax.models.fixed`).
       lora: low-rank adaptation; the adapted kernels are frozen.
       pruning: set a growing share of weights to 0.
       quantization: round weights to few bits in every step.
@@ -70,6 +72,7 @@ class Config:
     init_state: bool = False
     init_layers: tuple[int, ...] = ()
     init_words: bool = setting(False, excludes="init_from")
+    init_neighbors: bool = setting(False, excludes="init_from")
     model: EncoderConfig = EncoderConfig()
     data: DataConfig = DataConfig()
     tasks: dict[str, Task] = dataclasses.field(default_factory=lambda: {"bert": Task()})
@@ -86,6 +89,8 @@ class Config:
             raise UserError("stages is empty; give at least one, with steps, seq_len and batch")
         check(self)
         self._check_sizes()
+        if self.init_neighbors:
+            check_init_neighbors(self.model)
         stages.check_init_layers(self.init_from, self.init_layers, self.model, self.stages[0])
         for index, stage in enumerate(self.stages):
             stage.check(f"stages.{index}")
@@ -117,6 +122,11 @@ class Config:
             raise UserError(
                 f"lora.rank={self.lora.rank} exceeds model.width={self.model.width}, so nothing would be low-rank; "
                 "lower it, 8 is usual"
+            )
+        if (block := self.optimizer.block) and self.model.width % block:
+            raise UserError(
+                f"optimizer.block={block} does not divide model.width={self.model.width}; set it to the channels of a "
+                f"head, {self.model.head_channels}, or to 0"
             )
         bits = self.quantization.layer_bits
         if bits and (len(bits) != self.model.layers or self.model.sharing != "none"):

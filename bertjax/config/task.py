@@ -170,7 +170,8 @@ def check_tasks(tasks: Mapping[str, Task], stages: Sequence[Stage], model: Encod
             kinds = ", ".join(dict.fromkeys(task.kind for task in among))
             override = f"masking.kind={stage.masking.kind}" if stage.masking else f"masking_rate={stage.masking_rate}"
             raise UserError(
-                f"stages.{index}.{override} has no effect on objective.kind={kinds}, which has no masking; leave it out"
+                f"stages.{index}.{override} has no effect on objective.kind={kinds}, which has no masking; set "
+                f"stages.{index}.{'masking=None' if stage.masking else 'masking_rate=0'}"
             )
         weights = {name: tasks[name].weight for name in stage.among(tasks)}
         # A weight that depends on the data is checked when `resolve` builds the configuration again.

@@ -1,4 +1,4 @@
-"""Fixed attention heads (Raganato et al., 2020, arXiv 2002.10260).
+"""Attention heads by position: fixed ones (Raganato et al., 2020, arXiv 2002.10260), and learned ones that start so.
 
 A fixed head attends by position only: it has values and its slice of the output projection, but no queries and keys. In
 the table, token i attends to token j, and i, j < n are positions within an example of n tokens. Each pattern is
@@ -13,17 +13,27 @@ normalized to sum 1 over j. A token with nothing to attend to, such as the first
 | `end` | (j + 1)^3 |
 
 All tokens of an example count, including [CLS] and [SEP]. Attention dropout does not apply to fixed maps.
+
+With `init_neighbors`, learned heads of the first layers start at the tokens beside their own, and training is free to
+change them. In a masked language model that starts at random, attention stays almost uniform for hundreds of steps, and
+the loss falls fast once heads look at neighbors (docs/results/tiny.md). Trockman & Kolter (2023, "Mimetic
+initialization of self-attention layers") start heads from what trained ones look like, too.
 """
 
+import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from bertjax.models.layers import precision_of
 from bertjax.models.visibility import Visibility
+from bertjax.runtime.errors import UserError
 
 FIXED_PATTERNS = ("current", "previous", "next", "left", "right", "start", "end")
+# Distances at which learned heads start, in the first layers; further heads and layers start at random.
+OFFSETS, LAYERS = (-1, 1, -2, 2), 2
 # Returns context and probabilities, like `bertjax.models.attention.attend`.
 Attend = Callable[..., tuple[jax.Array, jax.Array]]
 
@@ -85,3 +95,51 @@ def with_fixed_heads(
         return context_BQHD, jnp.concatenate([maps_BPQT, probabilities_BHQT], axis=1)
 
     return attend_all
+
+
+def check_init_neighbors(encoder: Any) -> None:
+    """Raise UserError if attention reads no table of positions, or one whose rows cannot all be orthogonal.
+
+    Args:
+      encoder: an `EncoderConfig`.
+    """
+    has_table = encoder.block.kind == "bert" and encoder.embeddings.has_position_table and not encoder.has_projection
+    if not has_table or encoder.max_positions > encoder.width:
+        raise UserError(
+            "init_neighbors=True needs BERT's layers, and a table of at most as many positions as they have channels; "
+            f"set it to False for model.block.kind={encoder.block.kind} with model.width={encoder.width}, "
+            f"model.embeddings.width={encoder.embedded_width} and model.max_positions={encoder.max_positions}"
+        )
+
+
+def start_at_neighbors(encoder: Any, params: dict, key: jax.Array) -> dict:
+    """Return params with orthogonal positions, and the heads' distances added to queries [L, D, D] and keys.
+
+    K maps each position to a direction of its own, and Q maps it to the direction of the position at the head's
+    distance, so that the two agree there alone.
+    """
+    tables, width, size = encoder.embeddings, encoder.width, encoder.head_channels
+    table = params["encoder"]["embeddings"]["position"]
+    keys = iter(jax.random.split(key, 1 + LAYERS * len(OFFSETS)))
+    unit_PD = jax.nn.initializers.orthogonal()(next(keys), (encoder.max_positions, width))
+    # As long as random rows are, so that normalization gives each of the summed tables its share of D squared. In the
+    # first layer, the token at a head's distance gets about twice the attention of all others, whose logits are near 0.
+    length, squared = encoder.init_stddev * width**0.5, width / (2 + bool(tables.segments) + bool(tables.task_types))
+    scale = (math.log(2 * len(unit_PD)) * size**0.5 / squared) ** 0.5
+    # With more positions than channels of a head, its directions are only nearly orthogonal.
+    directions = jax.nn.initializers.orthogonal(scale * max(1.0, len(unit_PD) / size) ** 0.5)
+    layers = params["encoder"]["layers"]
+    attention = dict(layers["attention"])
+    for layer in range(min(LAYERS, len(attention["query"]["kernel"]))):
+        for head, offset in enumerate(OFFSETS[: encoder.learned_heads]):
+            own_PC = directions(next(keys), (len(unit_PD), size))
+            columns = slice(head * size, (head + 1) * size)
+            # The place at the end of the table has the direction of the first one as its next: rows rarely reach it.
+            for name, wanted_PC in (("query", jnp.roll(own_PC, -offset, axis=0)), ("key", own_PC)):
+                kernel_LDD = attention[name]["kernel"].at[layer, :, columns].add(unit_PD.T @ wanted_PC)
+                attention[name] = attention[name] | {"kernel": kernel_LDD}
+    embeddings = params["encoder"]["embeddings"] | {
+        "position": table.at[tables.position_offset :].set(length * unit_PD)
+    }
+    encoder_params = {"embeddings": embeddings, "layers": layers | {"attention": attention}}
+    return params | {"encoder": params["encoder"] | encoder_params}

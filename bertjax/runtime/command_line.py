@@ -226,8 +226,6 @@ THRESHOLD = {
 FIGURES = {"--per-class": "also print precision, recall and F1 of each class", "--json": "print the figures as JSON"}
 # What is read of a record without its label.
 INPUT_COLUMNS = ("text", "pair", "word")
-# What tables of texts have, without files of words.
-TEXT_COLUMNS = ("text", "pair")
 
 
 def add_column_flags(parser: argparse.ArgumentParser, file_flag: str, names: Collection[str] = tuple(COLUMNS)) -> None:

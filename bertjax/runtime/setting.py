@@ -119,7 +119,7 @@ def check(settings: Any, path: str = "", of: str = "") -> None:
             raise UserError(f"{name}={value!r}{of} has no effect without {needed}; {remedy}")
         if allowed.excludes and _is_set(settings, allowed.excludes):
             both = f"{name}={value!r} and {excluded}={getattr(settings, allowed.excludes)!r}"
-            raise UserError(f"{both} exclude each other; leave one out")
+            raise UserError(f"{both} exclude each other; leave one out, or set {name}={field.default!r}")
 
 
 def _is_set(settings: Any, name: str) -> bool:

@@ -106,7 +106,8 @@ class Stage:
         """
         check(self, name)
         if self.masking and self.masking_rate:
-            raise UserError(f"{name}.masking_rate={self.masking_rate} is not used; set {name}.masking.rate instead")
+            given = f"{name}.masking_rate={self.masking_rate} is not used beside {name}.masking"
+            raise UserError(f"{given}; set {name}.masking.rate instead, and {name}.masking_rate=0")
 
 
 @dataclasses.dataclass(frozen=True)

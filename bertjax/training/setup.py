@@ -23,6 +23,7 @@ from jax.sharding import PartitionSpec as P
 from bertjax.config.config import Config, Task
 from bertjax.data.pipeline import filled_up
 from bertjax.models.config import EncoderConfig
+from bertjax.models.fixed import start_at_neighbors
 from bertjax.models.kernel_choice import choose_attention
 from bertjax.models.model import Model
 from bertjax.models.vocabulary import count_parameters
@@ -344,6 +345,8 @@ def _init_params(config: Config, task: str, model: Model, key: jax.Array) -> dic
     objective = config.tasks[task].objective
     batch = batch_shapes(config.tasks[task], model.config.vocab_size, config.stages[-1].seq_len)
     params = objective.init(model, key, batch)
+    if config.init_neighbors:
+        params = start_at_neighbors(model.config, params, key)
     if config.has_own_heads:
         params = params | {"heads": {task: params.get("heads", {})}}
     scored = add_scores(config.pruning, params, config.frozen, config.lora.adapts)

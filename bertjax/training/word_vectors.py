@@ -9,6 +9,7 @@ embedding as implicit matrix factorization"), with the settings of Levy, Goldber
 import numpy as np
 
 from bertjax.data.store import TokenStore
+from bertjax.models import disentangled_embeddings
 from bertjax.training.param_paths import leaves_of
 from bertjax.training.setup import Setup
 
@@ -34,7 +35,10 @@ def initial_params(store: TokenStore, setup: Setup, seed: int) -> dict[str, np.n
     bias_V = np.log(np.maximum(counts_V, 0.5))
     bias_V -= bias_V[: encoder.vocab_size].mean()
     starts = {"word": vectors_VE, "word_bias": bias_V.astype(np.float32)}
-    ends = {path: starts.get(path.rpartition("/")[2]) for path in leaves_of(setup.shapes["params"])}
+    paths = [
+        path for path in leaves_of(setup.shapes["params"]) if not path.startswith(f"{disentangled_embeddings.ROOT}/")
+    ]
+    ends = {path: starts.get(path.rpartition("/")[2]) for path in paths}
     return {path: start for path, start in ends.items() if start is not None}
 
 
@@ -65,4 +69,5 @@ def word_vectors(tokens_N: np.ndarray, vocab_size: int, width: int, seed: int) -
     vectors_VE = (basis_VK @ left_KK * values_K**0.5)[:, :width]
     vectors_VE = vectors_VE @ np.linalg.qr(random.standard_normal((vectors_VE.shape[1], width)).T)[0].T
     vectors_VE = np.where(counts_V[:, None] > 0, vectors_VE, random.standard_normal(vectors_VE.shape))
-    return (vectors_VE / np.linalg.norm(vectors_VE, axis=1, keepdims=True)).astype(np.float32)
+    lengths_V1 = np.maximum(np.linalg.norm(vectors_VE, axis=1, keepdims=True), 1e-30)  # 0 in a text of one token
+    return (vectors_VE / lengths_V1).astype(np.float32)

@@ -25,6 +25,15 @@ MIX = {"a": {"objective": {"kind": "classification", "reads": "mix"}, "examples"
             "layer 4 is global, and place 1 is for one that is local; list a layer of the same kind for each place",
         ),
         (
+            {"model": {"width": 64, "heads": 2, "embeddings": {"width": 32}}, "init_neighbors": True},
+            "init_neighbors=True needs BERT's layers, and a table of at most as many positions as they have channels; "
+            "set it to False for model.block.kind=bert with model.width=64, model.embeddings.width=32 and "
+            "model.max_positions=512",
+        ),
+        ({"model": LOCAL, "init_neighbors": True}, "set it to False for model.block.kind=modern with model.width=768"),
+        ({"model": {"width": 64, "heads": 2}, "init_neighbors": True}, "width=64 and model.max_positions=512"),
+        ({"init_from": "a", "init_neighbors": True}, "init_neighbors=True and init_from='a' exclude each other"),
+        (
             {"model": LOCAL, "stages": [{"layers": 3}, {}]},
             "stages.1 stacks 3 layers to 6, and copies would compute something else: layer 0 is first (without a norm "
             "before attention), and place 3 is for one that is local; set stages.0.layers=6",
@@ -130,7 +139,8 @@ def test_bits_of_layers_need_the_same_layers_in_all_stages():
         ),
         (
             {"optimizer": {"warmup_share": 0.1, "warmup_tokens": 3e9}},
-            "optimizer.warmup_share=0.1 and optimizer.warmup_tokens=3000000000.0 exclude each other; leave one out",
+            "optimizer.warmup_share=0.1 and optimizer.warmup_tokens=3000000000.0 exclude each other; leave one out, "
+            "or set optimizer.warmup_share=0.0",
         ),
         ({"stages": []}, "stages is empty; give at least one, with steps, seq_len and batch"),
         (

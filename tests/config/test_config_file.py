@@ -12,7 +12,7 @@ from bertjax.runtime.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = [
-    *(("tiny", variant) for variant in ("", "smoke", "chars", "ko")),
+    *(("tiny", variant) for variant in ("", "smoke", "adamw", "chars", "ko")),
     *(("bert_large", variant) for variant in ("", "smoke")),
     *(
         (name, variant)
@@ -71,11 +71,11 @@ def test_steps_and_rows_of_flags_replace_epochs_and_examples_of_the_file(tmp_pat
 def test_a_kind_is_chosen_before_its_settings():
     masking = ["tasks.bert.objective.masking.rate=0.2", "tasks.bert.objective.masking.kind=spans"]
     examples = ["tasks.bert.examples.cut=sentences", "tasks.bert.examples.kind=full_sentences"]
-    task = load("configs/tiny.py", [*masking, *examples, "tasks.bert.objective.kind=mlm"]).task
+    task = load("configs/tiny.py:adamw", [*masking, *examples, "tasks.bert.objective.kind=mlm"]).task
     assert (task.objective.masking.kind, task.objective.masking.rate) == ("spans", 0.2)
     assert (task.examples.kind, task.examples.cut) == ("full_sentences", "sentences")
     whole, mlm = "tasks={'bert': {'objective': {'kind': 'causal'}}}", [*examples, "tasks.bert.objective.kind=mlm"]
-    kinds = [load("configs/tiny.py", each).task.kind for each in ([whole, *mlm], [*mlm, whole])]
+    kinds = [load("configs/tiny.py:adamw", each).task.kind for each in ([whole, *mlm], [*mlm, whole])]
     assert kinds == ["mlm", "causal"]
 
 

@@ -84,7 +84,7 @@ data.sources.*.weight data.store data.text_field data.tokenizer.byte_fallback da
 data.tokenizer.keep data.tokenizer.keep_file data.tokenizer.kind data.tokenizer.lowercase data.tokenizer.model
 data.tokenizer.normalizer data.tokenizer.sample_characters data.tokenizer.vocab_size data.workers
 eval.every eval.rows eval.samples eval.seed
-init_from init_layers init_state init_words
+init_from init_layers init_neighbors init_state init_words
 lora.alpha lora.kernels lora.rank
 optimizer.b1 optimizer.b2 optimizer.bias_correction optimizer.clip_norm optimizer.epsilon optimizer.frozen
 optimizer.grow_moments optimizer.kind optimizer.layer_decay optimizer.layer_decay_offset optimizer.learning_rate

@@ -177,7 +177,7 @@ def test_only_tokens_after_the_prefix_are_predicted(store):
         ("causal", {"masking": {"kind": "spans"}}, "^stages.0.masking.kind=spans has no effect on objective"),
         ("permutation", {"masking": {"kind": "tokens"}}, "^stages.0, tasks.mine: masking.mask=0.8 and masking.random"),
         ("mlm", {"masking": {"rate": 0.3}}, "^stages.0.masking has no kind; add --config.stages.0.masking.kind=KIND"),
-        ("mlm", {"masking": {"kind": "spans"}, "masking_rate": 0.3}, "^stages.0.masking_rate=0.3 is not used; set s"),
+        ("mlm", {"masking": {"kind": "spans"}, "masking_rate": 0.3}, "^stages.0.masking_rate=0.3 is not used beside s"),
     ],
 )
 def test_a_masking_of_a_stage_that_cannot_be_is_refused(kind, stage, message):

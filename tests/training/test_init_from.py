@@ -1,22 +1,32 @@
 """A run that starts with the weights of another run."""
 
+import dataclasses
 import json
 import logging
 import shutil
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from bertjax.config.config import from_dict
+from bertjax.analysis.subject import captured
+from bertjax.config.config import Config, from_dict
 from bertjax.data.store import TokenStore
-from bertjax.training import init_from
-from bertjax.training.word_vectors import word_vectors
+from bertjax.training import init_from, word_vectors
+from bertjax.training.param_paths import leaves_of
+from bertjax.training.resolve import resolve_encoder
+from bertjax.training.setup import init_state, make_setup
 from tests import runs
 
 # A learning rate of almost 0: such a run ends with the weights that it started with.
 SHORT = ["--config.stages.0.steps=5", "--config.optimizer.warmup_steps=2", "--config.optimizer.learning_rate=1e-12"]
+SMALL = {"stages": [{"steps": 1, "seq_len": 32, "batch": 2}], "optimizer": {"warmup_steps": 0}}
+
+
+def initial_params(config: Config) -> dict:
+    return jax.device_get(init_state(make_setup(config, resolve_encoder(config, 100)))["params"])
 
 
 def weights(folder) -> dict[str, np.ndarray]:
@@ -48,6 +58,11 @@ def test_words_start_from_counts_of_the_text(flags, undisturbed, tmp_path, refus
     np.testing.assert_allclose(bias[counts > 0] - bias[counts > 0][0], expected - expected[0], atol=1e-5)
     assert runs.losses(tmp_path / "new")[0][1] < runs.losses(undisturbed)[0][1] - 0.5
     assert runs.call(*command, f"--workdir={tmp_path}/new") == 0, "a resumed run has the same identity"
+    electra = {"kind": "electra", "embedding_sharing": "gradient_disentangled"}
+    config = from_dict(SMALL | {"tasks": {"electra": {"objective": electra}}})
+    setup = make_setup(config, resolve_encoder(config, len(counts)))
+    started = {path for path in word_vectors.initial_params(store, setup, 0) if path.endswith("/word")}
+    assert started == {"encoder/embeddings/word"}, "what the discriminator adds to it starts at 0"
     assert "exclude each other" in refused(*command[len(flags) :], f"--config.init_from={undisturbed}@100")
 
 
@@ -65,9 +80,40 @@ def test_word_vectors_are_those_of_the_whole_decomposition():
     left, values, _ = np.linalg.svd(information)
     expected = left * np.sqrt(values)
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-    vectors = word_vectors(tokens, 13, 16, seed=0)
+    vectors = word_vectors.word_vectors(tokens, 13, 16, seed=0)
     np.testing.assert_allclose(vectors[:12] @ vectors[:12].T, expected @ expected.T, atol=1e-3)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)  # also of the token that never occurs
+
+
+@pytest.mark.parametrize(
+    ("positions", "embeddings"),
+    [(32, {}), (256, {}), (200, {"position_offset": 2, "segments": 0}), (64, {"task_types": 3})],
+)
+def test_the_first_heads_start_at_their_neighbors(positions, embeddings):
+    """Of rows that fill all positions; elsewhere in the encoder nothing starts otherwise."""
+    model = {"layers": 3, "width": 256, "heads": 5, "head_width": 64, "max_positions": positions}
+    model["embeddings"] = embeddings
+    config = from_dict(SMALL | {"model": model, "init_neighbors": True})
+    params, others = (initial_params(dataclasses.replace(config, init_neighbors=is_on)) for is_on in (True, False))
+    places_BT = np.tile(np.arange(positions), (8, 1))
+    batch = {
+        "tokens_BT": np.random.default_rng(0).integers(0, 100, places_BT.shape),
+        "positions_BT": places_BT,
+        "segments_BT": places_BT // 20 % 2,
+        "examples_BT": np.ones_like(places_BT),
+    }
+    attention_LBHTT = captured(resolve_encoder(config, 100), params, batch, ["attention"])["attention"]
+    for head, offset in enumerate((-1, 1, -2, 2)):
+        of_head = attention_LBHTT[0, :, head]
+        shares = {other: np.mean(np.diagonal(of_head, other, 1, 2)) for other in range(3 - positions, positions - 2)}
+        assert 0.4 < shares.pop(offset) and max(shares.values()) < 0.05, (head, shares)
+    assert np.max(np.mean(attention_LBHTT[0, :, 4], axis=0)) < 0.1, "the fifth head starts at random"
+    plain = leaves_of(others)
+    differing = {path for path, leaf in leaves_of(params).items() if not np.allclose(leaf, plain[path], atol=1e-7)}
+    kernels = {f"encoder/layers/attention/{name}/kernel" for name in ("query", "key")}
+    assert differing == {"encoder/embeddings/position", *kernels}
+    path = "encoder/layers/attention/key/kernel"
+    np.testing.assert_allclose(leaves_of(params)[path][2], plain[path][2], atol=1e-7, err_msg="the third layer")
 
 
 def test_a_run_resumes_without_its_source_but_not_with_another(flags, undisturbed, tmp_path, capsys):

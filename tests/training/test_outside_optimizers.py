@@ -147,7 +147,7 @@ def test_the_optimizer_of_the_page_trains_and_resumes_bit_for_bit(flags, tmp_pat
             {"kind": "muonn"},
             "optimizer.kind='muonn' is unknown; choose one of adamw, stable_adamw, lamb, muon, or name module:function",
         ),
-        ({"kind": "lamb", "block": 64}, "optimizer.block=64 has no effect with optimizer.kind=lamb; leave it out"),
+        ({"kind": "lamb", "block": 64}, "optimizer.block=64 has no effect with optimizer.kind=lamb; set it to 0"),
         ({"kind": "adamw", "arguments": {"beta": 0.9}}, "optimizer.arguments={'beta': 0.9} has no effect with"),
         (
             {"kind": "optax:lion", "arguments": {"weight_decay": 0.1}},

@@ -98,7 +98,7 @@ class OptimizerConfig:
                 "module:function, or use settings such as optimizer.b1"
             )
         if self.block and self.kind != "muon":
-            raise UserError(f"optimizer.block={self.block} has no effect with optimizer.kind={self.kind}; leave it out")
+            raise UserError(f"optimizer.block={self.block} has no effect with optimizer.kind={self.kind}; set it to 0")
         for name in self.arguments.keys() & {"learning_rate", "weight_decay"}:
             raise UserError(f"optimizer.arguments.{name} is set by bertjax; set optimizer.{name}")
         if self.kind == "stable_adamw" and not self.bias_correction:
