@@ -54,7 +54,7 @@ class Source(NamedTuple):
 
     Attributes:
       params: {path: float32 array} for parameters that the new run also has; empty for a run that resumes or branches.
-      fingerprint: their fingerprint, part of the run's identity.
+      fingerprint: their fingerprint, part of the run's identity; empty if the training text determines them.
     """
 
     params: dict[str, np.ndarray]
@@ -98,7 +98,8 @@ def source_of(resumed: RunRecord | None, setups: Sequence[Setup], feeds: Feeds) 
     if config.init_words:
         if not isinstance(feeds.store, TokenStore):
             raise UserError("init_words=True counts a training text, and this run reads labeled files; leave it out")
-        return _source(word_vectors.initial_params(feeds.store, setups[0], config.seed))
+        # Their last bits depend on the number of cores. The fingerprint of the store says what was counted.
+        return Source(word_vectors.initial_params(feeds.store, setups[0], config.seed), "")
     source = read(setups[0], feeds.store.tokenizer)
     return source._replace(params={}) if resumed else source
 
