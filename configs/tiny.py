@@ -29,7 +29,7 @@ def get_config(variant: str = "") -> ml_collections.ConfigDict:
     config.optimizer = {"kind": "muon", "block": 64, "learning_rate": 2e-3, "warmup_steps": 50, "b2": 0.98}
     # Words start from counts and heads at neighbors: from random weights, both take several hundred steps.
     config.init_words = config.init_neighbors = True
-    if variant in ("smoke", "adamw", "chars", "ko", "fixed"):
+    if variant:
         config.stages = [{"steps": 4000, "seq_len": 32, "batch": 48}]
         config.optimizer = {"learning_rate": 1.2e-3, "warmup_steps": 300, "b2": 0.98}
         config.init_words = config.init_neighbors = False

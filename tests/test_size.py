@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MOST_CODE_LINES, MOST_FILES, MOST_SMALL_FILES, MOST_TEST_LINES = 38_758, 353, 27, 41_606
+MOST_CODE_LINES, MOST_FILES, MOST_SMALL_FILES, MOST_TEST_LINES = 38_754, 353, 27, 41_605
 SMALL = 40  # lines; a file below is rarely worth its name
 LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 

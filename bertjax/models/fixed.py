@@ -119,7 +119,6 @@ def start_at_neighbors(encoder: Any, params: dict, key: jax.Array) -> dict:
     distance, so that the two agree there alone.
     """
     tables, width, size = encoder.embeddings, encoder.width, encoder.head_channels
-    table = params["encoder"]["embeddings"]["position"]
     keys = iter(jax.random.split(key, 1 + LAYERS * len(OFFSETS)))
     unit_PD = jax.nn.initializers.orthogonal()(next(keys), (encoder.max_positions, width))
     # As long as random rows are, so that normalization gives each of the summed tables its share of D squared. In the
@@ -138,8 +137,7 @@ def start_at_neighbors(encoder: Any, params: dict, key: jax.Array) -> dict:
             for name, wanted_PC in (("query", jnp.roll(own_PC, -offset, axis=0)), ("key", own_PC)):
                 kernel_LDD = attention[name]["kernel"].at[layer, :, columns].add(unit_PD.T @ wanted_PC)
                 attention[name] = attention[name] | {"kernel": kernel_LDD}
-    embeddings = params["encoder"]["embeddings"] | {
-        "position": table.at[tables.position_offset :].set(length * unit_PD)
-    }
-    encoder_params = {"embeddings": embeddings, "layers": layers | {"attention": attention}}
-    return params | {"encoder": params["encoder"] | encoder_params}
+    embeddings = params["encoder"]["embeddings"]
+    position = embeddings["position"].at[tables.position_offset :].set(length * unit_PD)
+    started = {"embeddings": embeddings | {"position": position}, "layers": layers | {"attention": attention}}
+    return params | {"encoder": params["encoder"] | started}

@@ -35,11 +35,9 @@ def initial_params(store: TokenStore, setup: Setup, seed: int) -> dict[str, np.n
     bias_V = np.log(np.maximum(counts_V, 0.5))
     bias_V -= bias_V[: encoder.vocab_size].mean()
     starts = {"word": vectors_VE, "word_bias": bias_V.astype(np.float32)}
-    paths = [
-        path for path in leaves_of(setup.shapes["params"]) if not path.startswith(f"{disentangled_embeddings.ROOT}/")
-    ]
-    ends = {path: starts.get(path.rpartition("/")[2]) for path in paths}
-    return {path: start for path, start in ends.items() if start is not None}
+    own = f"{disentangled_embeddings.ROOT}/"  # what a discriminator adds to the generator's table starts at 0
+    paths = (path for path in leaves_of(setup.shapes["params"]) if not path.startswith(own))
+    return {path: starts[end] for path in paths if (end := path.rpartition("/")[2]) in starts}
 
 
 def word_vectors(tokens_N: np.ndarray, vocab_size: int, width: int, seed: int) -> np.ndarray:
